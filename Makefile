@@ -1,0 +1,54 @@
+# Every target makes the virtual environment that it needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help demo test test-slow check format bench docs constraints clean
+
+help:
+	@echo "make demo         set up, then text → datastore → baseline and RETRO → report.html (about 15 minutes on 2 cores)"
+	@echo "make test         set up, then the tests"
+	@echo "make test-slow    the long tests as well"
+	@echo "make check        format, lint, types, import rules"
+	@echo "make bench        speed, as ratios"
+	@echo "make docs         write docs/reference from the code"
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[eval,dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/retro demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/run.py
+
+docs: $(STAMP)
+	$(BIN)/python docs/make_reference.py
+
+# Pin what a fresh environment resolves to.
+constraints:
+	rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[eval,dev]' torch==2.13.0
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > constraints.txt
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
