@@ -1,0 +1,179 @@
+"""A stage's folder: written beside its name, finished by one rename, described by `manifest.json`.
+
+A stage is a function from finished folders to one finished folder. While it runs, its files live in `NAME.partial`; a run that
+stops leaves that folder behind, and the next run with the same config and inputs goes on in it.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from retro.errors import ArtifactError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A finished folder and what its manifest says."""
+
+    path: Path
+    manifest: dict[str, Any]
+
+    @property
+    def fingerprint(self) -> str:
+        fingerprint: str = self.manifest["fingerprint"]
+        return fingerprint
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        counts: dict[str, Any] = self.manifest["counts"]
+        return counts
+
+    @property
+    def config(self) -> dict[str, Any]:
+        config: dict[str, Any] = self.manifest["config"]
+        return config
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        inputs: dict[str, str] = self.manifest["inputs"]
+        return inputs
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    def check(self) -> None:
+        """Read every file again and compare it with its checksum."""
+        for name, expected in self.manifest["files"].items():
+            if not self.file(name).exists():
+                raise ArtifactError(
+                    f"{self.file(name)} is missing; expected it from its manifest; remove {self.path} and run the stage again"
+                )
+            if file_checksum(self.file(name)) != expected:
+                raise ArtifactError(f"{self.file(name)} does not match its checksum; remove {self.path} and run the stage again")
+
+
+class Stage:
+    """An unfinished folder. `write` puts one file into it, atomically; what is there already need not be made again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.counts: dict[str, Any] = {}
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    def has(self, name: str) -> bool:
+        return self.file(name).exists()
+
+    @contextmanager
+    def write(self, name: str) -> Iterator[IO[bytes]]:
+        with atomic_write(self.file(name)) as file:
+            yield file
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary name to write a file under; it is flushed to disk and renamed at the end, and on any error nothing is left."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file that is either whole or not there."""
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        yield file
+
+
+def write_json(path: Path, value: Any) -> None:
+    with atomic_write(path) as file:
+        file.write(json.dumps(value, indent=2, ensure_ascii=False).encode())
+
+
+def make_fingerprint(*parts: Any) -> str:
+    """Sixteen hexadecimal digits that change when any part changes."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
+
+
+def file_checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def run_stage(
+    path: Path, kind: str, config: dict[str, Any], inputs: dict[str, str], work: Callable[[Stage], None], command: str
+) -> Artifact:
+    """Finish the folder `path`: reuse it if it is finished, go on if it was begun, begin it otherwise.
+
+    `inputs` maps names to fingerprints. `command` is what a user runs to make this folder, for messages.
+    """
+    fingerprint = make_fingerprint(FORMAT, kind, config, inputs)
+    if path.exists():
+        return _reuse(path, kind, fingerprint, config, inputs, command)
+    partial = path.with_name(path.name + ".partial")
+    plan = partial / "plan.json"
+    if plan.exists() and json.loads(plan.read_text()) != fingerprint:
+        shutil.rmtree(partial)  # an unfinished folder of other settings is worth nothing
+    partial.mkdir(parents=True, exist_ok=True)
+    write_json(plan, fingerprint)
+    stage = Stage(partial)
+    work(stage)
+    plan.unlink()
+    files = {str(file.relative_to(partial)): file_checksum(file) for file in sorted(partial.rglob("*")) if file.is_file()}
+    manifest = {
+        "format": FORMAT,
+        "kind": kind,
+        "fingerprint": fingerprint,
+        "config": config,
+        "inputs": inputs,
+        "counts": stage.counts,
+        "files": files,
+    }
+    write_json(partial / MANIFEST, manifest)
+    partial.replace(path)
+    return Artifact(path, manifest)
+
+
+def _reuse(path: Path, kind: str, fingerprint: str, config: dict[str, Any], inputs: dict[str, str], command: str) -> Artifact:
+    artifact = open_artifact(path, kind, command)
+    if artifact.fingerprint == fingerprint:
+        return artifact
+    found, expected = {**artifact.config, **artifact.inputs}, {**config, **inputs}
+    changed = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
+    raise ArtifactError(
+        f"{path} was made with other settings or inputs ({', '.join(changed) or 'format'} differ); "
+        f"name another folder, or remove it and run: {command}"
+    )
+
+
+def open_artifact(path: Path, kind: str, command: str) -> Artifact:
+    """Open a finished folder of the given kind; `command` is what makes one."""
+    manifest_path = path / MANIFEST
+    if not path.exists():
+        raise ArtifactError(f"{path} does not exist; expected a finished {kind} folder; run: {command}")
+    if not manifest_path.exists():
+        raise ArtifactError(f"{path} has no {MANIFEST}; expected a finished {kind} folder; run: {command}")
+    try:
+        manifest = json.loads(manifest_path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise ArtifactError(f"{manifest_path} is not readable JSON; remove {path} and run: {command}") from None
+    if manifest.get("kind") != kind:
+        raise ArtifactError(f"{path} is a {manifest.get('kind')!r} folder; expected {kind!r}; run: {command}")
+    if manifest.get("format") != FORMAT:
+        raise ArtifactError(f"{path} has format {manifest.get('format')}; expected {FORMAT}; remove it and run: {command}")
+    return Artifact(path, manifest)

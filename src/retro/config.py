@@ -1,0 +1,256 @@
+"""Every knob of a run: frozen, keyword-only dataclasses that check themselves. Standard library only."""
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from retro.errors import ConfigError
+
+Config = TypeVar("Config")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """The bidirectional transformer that reads the retrieved neighbours."""
+
+    d_model: int = 896
+    """Width, d' in the paper."""
+    num_layers: int = 2
+    num_heads: int = 16
+    head_dim: int = 64
+    ffw_dim: int = 3584
+    cross_attention_layers: tuple[int, ...] = (1,)
+    """Layers that attend to the retrieving chunk, counted from 1; P_enc in the paper. Empty: no query conditioning."""
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "d_model", "num_layers", "num_heads", "head_dim", "ffw_dim")
+        _require_layers("encoder.cross_attention_layers", self.cross_attention_layers, self.num_layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A RETRO decoder with its encoder, or a plain transformer when `cross_attention_layers` is empty."""
+
+    vocab_size: int = 128_000
+    d_model: int = 896
+    num_layers: int = 12
+    num_heads: int = 16
+    head_dim: int = 64
+    ffw_dim: int = 3584
+    chunk_len: int = 64
+    """Tokens of a chunk, m in the paper."""
+    cross_attention_layers: tuple[int, ...] = ()
+    """Layers with chunked cross-attention, counted from 1; P in the paper. Empty: the baseline."""
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    share_embeddings: bool = False
+    """Whether the encoder reads with the decoder's embedding matrix; needs equal widths."""
+    cross_attention_positions: bool = True
+    """Whether the two kinds of cross-attention add relative positional logits."""
+    copying_start: bool = False
+    """Whether the retrieval weights start as a circuit that copies from neighbours; see `model/initialisation.py`."""
+    dropout: float = 0.0
+    pad_id: int = 0
+    """The token that is masked out of every attention."""
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "vocab_size", "d_model", "num_layers", "num_heads", "head_dim", "ffw_dim", "chunk_len")
+        _require(self.d_model % 2 == 0, f"d_model is {self.d_model}; expected an even number, as positions are pairs of sine and cosine")
+        _require(0 <= self.pad_id < self.vocab_size, f"pad_id is {self.pad_id}; expected it within the vocabulary of {self.vocab_size}")
+        _require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; expected 0 ≤ dropout < 1")
+        _require_layers("cross_attention_layers", self.cross_attention_layers, self.num_layers)
+        if self.uses_retrieval:
+            _require(self.encoder.d_model % 2 == 0, f"encoder.d_model is {self.encoder.d_model}; expected an even number")
+            _require(
+                not self.share_embeddings or self.encoder.d_model == self.d_model,
+                f"share_embeddings needs equal widths; found encoder.d_model {self.encoder.d_model} and d_model {self.d_model}",
+            )
+
+    @property
+    def uses_retrieval(self) -> bool:
+        """Whether the model has chunked cross-attention at all."""
+        return bool(self.cross_attention_layers)
+
+    @property
+    def retrieved_len(self) -> int:
+        """Tokens of a neighbour and its continuation, r in the paper."""
+        return 2 * self.chunk_len
+
+    def baseline(self) -> "ModelConfig":
+        """The same decoder without retrieval."""
+        return dataclasses.replace(self, cross_attention_layers=(), share_embeddings=False, copying_start=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusConfig:
+    """Which text, how it is cut into tokens, and how its documents are split."""
+
+    vocab_size: int = 2048
+    split_seed: int = 0
+    valid_fraction: float = 0.02
+    test_fraction: float = 0.05
+    max_document_bytes: int = 0
+    """Longer documents are left out; 0 keeps all."""
+    sample_fraction: float = 1.0
+    """Part of the documents that is used at all, chosen by their ids."""
+    decontaminate_ngram: int = 13
+    decontaminate_threshold: float = 0.8
+    """Training documents at or above this Jaccard similarity with a held-out document are removed."""
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "vocab_size", "decontaminate_ngram")
+        for name in ("valid_fraction", "test_fraction"):
+            _require(0.0 <= getattr(self, name) < 1.0, f"{name} is {getattr(self, name)}; expected 0 ≤ {name} < 1")
+        _require(self.valid_fraction + self.test_fraction < 1.0, "valid_fraction and test_fraction leave no training documents")
+        _require(0.0 < self.sample_fraction <= 1.0, f"sample_fraction is {self.sample_fraction}; expected 0 < sample_fraction ≤ 1")
+        _require(0.0 < self.decontaminate_threshold <= 1.0, "decontaminate_threshold must lie in (0, 1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatastoreConfig:
+    """Keys, index and the neighbours that are saved."""
+
+    encoder: str = "minilm"
+    """A name of the catalogue, a folder, or a hub id of a BERT-like model."""
+    chunk_len: int = 64
+    num_neighbours: int = 20
+    """Neighbours kept for each chunk, K; training and evaluation use the first k of them."""
+    exact_below: int = 50_000
+    """Datastores with fewer keys are searched exactly, larger ones with HNSW."""
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "chunk_len", "num_neighbours")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """One training run."""
+
+    seq_len: int = 512
+    batch_size: int = 8
+    num_steps: int = 1000
+    num_neighbours: int = 2
+    """Neighbours of each chunk that the model sees, k in the paper."""
+    learning_rate: float = 2e-4
+    min_learning_rate: float = 2e-5
+    warmup_start: float = 1e-7
+    """The learning rate of the first step."""
+    warmup_steps: int = 750
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    clip_norm: float = 1.0
+    seed: int = 0
+    log_every: int = 10
+    validate_every: int = 100
+    validate_batches: int = 4
+    checkpoint_every: int = 500
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "seq_len", "batch_size", "num_steps", "num_neighbours", "log_every", "validate_every", "checkpoint_every")
+        _require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}; expected more than 0")
+        _require(
+            0 <= self.warmup_steps <= self.num_steps, f"warmup_steps is {self.warmup_steps}; expected at most num_steps, {self.num_steps}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """Sliding-window scoring of whole documents."""
+
+    window: int = 2048
+    stride: int = 1024
+    """Each token is scored once, with at least `window - stride` tokens of context where the document has them."""
+    batch_size: int = 8
+    num_neighbours: tuple[int, ...] = (2,)
+    leakage_neighbours: int = 10
+    """Neighbours that are looked at to tell how much of a chunk was seen before."""
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "window", "stride", "batch_size", "leakage_neighbours")
+        _require(self.stride <= self.window, f"stride is {self.stride}; expected at most the window, {self.window}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A named run: everything from text to a trained model."""
+
+    name: str
+    model: ModelConfig
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    datastore: DatastoreConfig = field(default_factory=DatastoreConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        chunk_len = self.model.chunk_len
+        _require(
+            self.datastore.chunk_len == chunk_len, f"datastore.chunk_len is {self.datastore.chunk_len}; expected the model's, {chunk_len}"
+        )
+        for name, value in (
+            ("training.seq_len", self.training.seq_len),
+            ("evaluation.window", self.evaluation.window),
+            ("evaluation.stride", self.evaluation.stride),
+        ):
+            _require(value % chunk_len == 0, f"{name} is {value}; expected a multiple of chunk_len, {chunk_len}")
+
+
+def _require_positive(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        _require(value > 0, f"{name} is {value}; expected a positive number")
+
+
+def _require_layers(name: str, layers: tuple[int, ...], depth: int) -> None:
+    _require(
+        list(layers) == sorted(set(layers)) and all(1 <= layer <= depth for layer in layers),
+        f"{name} is {list(layers)}; expected rising layer numbers between 1 and the depth, {depth}",
+    )
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The config as plain JSON types."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value
+
+    result: dict[str, Any] = plain(dataclasses.asdict(config))
+    return result
+
+
+def from_dict(cls: type[Config], values: dict[str, Any], where: str = "config") -> Config:
+    """Read a config back strictly: an unknown or missing key is an error, never ignored."""
+    hints = typing.get_type_hints(cls)
+    fields = {entry.name: entry for entry in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    unknown = sorted(set(values) - set(fields))
+    _require(not unknown, f"{where} has unknown keys {unknown}; expected only {sorted(fields)}")
+    arguments = {key: _coerce(hints[key], value, f"{where}.{key}") for key, value in values.items()}
+    try:
+        return cls(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"{where} is incomplete: {error}") from None
+
+
+def _coerce(hint: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        _require(isinstance(value, dict), f"{where} is {value!r}; expected an object")
+        return from_dict(typing.cast(type, hint), value, where)
+    if typing.get_origin(hint) is tuple:
+        _require(isinstance(value, (list, tuple)), f"{where} is {value!r}; expected a list")
+        return tuple(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and not isinstance(hint, types.GenericAlias):
+        matches = isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+        _require(matches, f"{where} is {value!r}; expected {hint.__name__}")
+    return value

@@ -1,0 +1,126 @@
+"""Named runs. Each is a function that returns a config; the numbers of the paper's are from its Table 2 and appendix C."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from retro.config import CorpusConfig, DatastoreConfig, EncoderConfig, EvaluationConfig, ModelConfig, RunConfig, TrainingConfig
+from retro.errors import ConfigError
+
+PAPER_TOKENS = 419_430_400_000
+"""Tokens that every model of the paper's Table 2 was trained on."""
+
+
+def tiny() -> RunConfig:
+    """The demo: 1,750 licence texts, a model of about a million parameters, minutes on two cores."""
+    encoder = EncoderConfig(d_model=128, num_layers=1, num_heads=4, head_dim=32, ffw_dim=256)
+    model = ModelConfig(
+        vocab_size=2048,
+        d_model=128,
+        num_layers=4,
+        num_heads=4,
+        head_dim=32,
+        ffw_dim=512,
+        cross_attention_layers=(2, 4),
+        encoder=encoder,
+        share_embeddings=True,
+        copying_start=True,
+    )
+    return RunConfig(
+        name="tiny",
+        model=model,
+        corpus=CorpusConfig(vocab_size=2048, valid_fraction=0.04, test_fraction=0.06, max_document_bytes=10_000),
+        datastore=DatastoreConfig(num_neighbours=20),
+        training=TrainingConfig(
+            num_steps=300,
+            learning_rate=3e-3,
+            min_learning_rate=1.5e-4,
+            warmup_steps=30,
+            validate_every=25,
+            checkpoint_every=25,
+        ),
+        evaluation=EvaluationConfig(window=512, stride=256, num_neighbours=(1, 2, 4, 10)),
+    )
+
+
+def _paper(name: str, d_model: int, num_heads: int, head_dim: int, num_layers: int, retrieval: bool) -> RunConfig:
+    model = ModelConfig(
+        d_model=d_model,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        head_dim=head_dim,
+        ffw_dim=4 * d_model,
+        cross_attention_layers=tuple(range(6, num_layers + 1, 3)) if retrieval else (),
+    )
+    largest = d_model == 4096
+    batch_size, rate = (1024, 1e-4) if largest else (256, 2e-4)
+    training = TrainingConfig(
+        seq_len=2048,
+        batch_size=batch_size,
+        num_steps=PAPER_TOKENS // (2048 * batch_size),
+        learning_rate=rate,
+        min_learning_rate=0.1 * rate,
+        warmup_steps=750,
+        weight_decay=0.1,
+    )
+    return RunConfig(name=name, model=model, corpus=CorpusConfig(vocab_size=128_000), training=training)
+
+
+def _wikitext103(name: str, retrieval: bool) -> RunConfig:
+    model = ModelConfig(
+        d_model=1024,
+        num_layers=18,
+        num_heads=16,
+        head_dim=64,
+        ffw_dim=4096,
+        cross_attention_layers=tuple(range(6, 19, 3)) if retrieval else (),
+        encoder=EncoderConfig(d_model=1024, ffw_dim=4096),
+        share_embeddings=retrieval,
+        dropout=0.25,
+    )
+    training = TrainingConfig(
+        seq_len=3072, batch_size=128, num_steps=100_000, learning_rate=2.5e-4, min_learning_rate=2e-5, warmup_steps=4000, weight_decay=0.0
+    )
+    evaluation = EvaluationConfig(window=3072, stride=384, num_neighbours=(10,))
+    return RunConfig(name=name, model=model, corpus=CorpusConfig(vocab_size=128_000), training=training, evaluation=evaluation)
+
+
+def wikitext103() -> RunConfig:
+    """The Wikitext103 experiment: 18 layers as in the appendix's table (the text says 24), embeddings shared, Adam without decay."""
+    return _wikitext103("wikitext103", retrieval=True)
+
+
+def baseline_wikitext103() -> RunConfig:
+    """The baseline of the Wikitext103 experiment."""
+    return _wikitext103("baseline-wikitext103", retrieval=False)
+
+
+_SIZES = {
+    ("paper-172m", "baseline-132m"): (896, 16, 64, 12),
+    ("paper-425m", "baseline-368m"): (1536, 12, 128, 12),
+    ("paper-1.5b", "baseline-1.3b"): (2048, 16, 128, 24),
+    ("paper-7.5b", "baseline-7b"): (4096, 32, 128, 32),
+}
+
+RECIPES: dict[str, Callable[[], RunConfig]] = {
+    "tiny": tiny,
+    "wikitext103": wikitext103,
+    "baseline-wikitext103": baseline_wikitext103,
+    **{
+        name: (lambda name=name, size=size, retrieval=retrieval: _paper(name, *size, retrieval=retrieval))  # type: ignore[misc]
+        for names, size in _SIZES.items()
+        for name, retrieval in zip(names, (True, False), strict=True)
+    },
+}
+
+
+def get(name: str) -> RunConfig:
+    """The config of a named run."""
+    try:
+        return RECIPES[name]()
+    except KeyError:
+        raise ConfigError(f"there is no recipe {name!r}; expected one of {', '.join(RECIPES)}") from None
+
+
+def baseline_of(run: RunConfig) -> RunConfig:
+    """The same run without retrieval: same decoder, same tokens, same steps."""
+    return replace(run, name=f"{run.name}-baseline", model=run.model.baseline())
