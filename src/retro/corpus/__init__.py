@@ -1,0 +1,1 @@
+"""From anybody's text to tokens: readers, catalogue, tokenizer, splits, decontamination, token stores."""

@@ -1,0 +1,80 @@
+"""Real parts in small: a real tokenizer, a real BERT of two layers, a real FAISS index, a real workspace."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A BERT with random weights, saved as any Hugging Face model is."""
+    import transformers
+
+    folder = tmp_path_factory.mktemp("bert")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(chr(code) for code in range(33, 127))]
+    pieces += [f"##{chr(code)}" for code in range(33, 127)]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(pieces),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=512,
+    )
+    transformers.BertModel(config).save_pretrained(folder)
+    transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    """Forty short documents; each repeats some sentences of a common stock, so that neighbours exist."""
+    import random
+
+    rng = random.Random(0)
+    words = [
+        "the",
+        "licence",
+        "permits",
+        "anyone",
+        "to",
+        "use",
+        "copy",
+        "modify",
+        "and",
+        "share",
+        "this",
+        "software",
+        "without",
+        "any",
+        "warranty",
+        "of",
+        "fitness",
+        "or",
+        "merit",
+    ]
+    stock = [" ".join(rng.choices(words, k=12)).capitalize() + ".\n" for _ in range(30)]
+    return [f"Document {number}\n\n" + "".join(rng.choices(stock, k=rng.randint(3, 12))) for number in range(40)]
+
+
+@pytest.fixture(scope="session")
+def text_folder(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    for number, text in enumerate(texts):
+        (folder / f"{number:02d}.txt").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, bert: str):  # type: ignore[no-untyped-def]
+    """A finished workspace up to its neighbours. Tests that change it make their own."""
+    from tests.workspaces import small_workspace
+
+    return small_workspace(tmp_path_factory.mktemp("work"), text_folder, bert)
