@@ -1,0 +1,126 @@
+"""Multi-head attention with relative positions, and the other two bricks of a block."""
+
+import math
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from retro.model.positions import falling_distances, shift, sinusoids
+
+CAUSAL_BLOCK = 128
+"""Queries of causal self-attention that are computed together; what lies beyond a block's end is never computed."""
+
+
+class RMSNorm(nn.RMSNorm):
+    """Root-mean-square normalisation with a learned gain."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, eps=1e-6)
+
+
+class FeedForward(nn.Module):
+    """The residual fully-connected operator, FFW in the paper."""
+
+    def __init__(self, width: int, hidden: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm = RMSNorm(width)
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        return x + self.dropout(self.down(F.gelu(self.up(self.norm(x)), approximate="tanh")))
+
+
+class RelativeAttention(nn.Module):
+    """Transformer-XL attention: content logits plus logits of a learned map of the distance's sinusoids.
+
+    It is not residual and does not normalise its input; the operators built on it do.
+    """
+
+    def __init__(self, width: int, memory_width: int, num_heads: int, head_dim: int, positions: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        inner = num_heads * head_dim
+        self.num_heads, self.head_dim, self.width = num_heads, head_dim, width
+        self.query = nn.Linear(width, inner, bias=False)
+        self.key = nn.Linear(memory_width, inner, bias=False)
+        self.value = nn.Linear(memory_width, inner, bias=False)
+        self.out = nn.Linear(inner, width, bias=False)
+        self.content_bias = nn.Parameter(torch.zeros(num_heads, 1, head_dim))
+        if positions:
+            self.position = nn.Linear(width, inner, bias=False)
+            self.position_bias = nn.Parameter(torch.zeros(num_heads, 1, head_dim))
+        self.has_positions = positions
+        self.dropout = nn.Dropout(dropout)
+
+    def split_heads(self, x: Float[Tensor, "*batch time inner"]) -> Float[Tensor, "*batch heads time head_dim"]:
+        return rearrange(x, "... time (heads head_dim) -> ... heads time head_dim", heads=self.num_heads)
+
+    def merge_heads(self, x: Float[Tensor, "*batch heads time head_dim"]) -> Float[Tensor, "*batch time width"]:
+        merged: Tensor = self.dropout(self.out(rearrange(x, "... heads time head_dim -> ... time (heads head_dim)")))
+        return merged
+
+    def content_logits(
+        self, query: Float[Tensor, "*batch heads query head_dim"], key: Float[Tensor, "*batch heads key head_dim"]
+    ) -> Float[Tensor, "*batch heads query key"]:
+        return (query + self.content_bias) @ key.transpose(-1, -2)
+
+    def distance_keys(self, distances: Float[Tensor, " distance"]) -> Float[Tensor, "heads distance head_dim"]:
+        """What queries are compared with for their positional logits."""
+        return self.split_heads(self.position(sinusoids(distances, self.width)))
+
+    def distance_logits(
+        self, query: Float[Tensor, "*batch heads query head_dim"], keys: Float[Tensor, "heads distance head_dim"]
+    ) -> Float[Tensor, "*batch heads query distance"]:
+        """Positional logits of every query for every distance."""
+        return (query + self.position_bias) @ keys.transpose(-1, -2)
+
+    def scale(self, query: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+        return query / math.sqrt(self.head_dim)
+
+
+def masked_softmax(
+    logits: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*#batch #query key"] | None
+) -> Float[Tensor, "*batch query key"]:
+    """Softmax over the keys that the mask allows; the weights of a query without any allowed key mean nothing."""
+    if mask is not None:
+        logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
+    return logits.softmax(dim=-1)
+
+
+class SelfAttention(nn.Module):
+    """The residual self-attention operator, ATTN in the paper: causal in the decoder, bidirectional in the encoder."""
+
+    def __init__(self, width: int, num_heads: int, head_dim: int, causal: bool, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.causal = causal
+        self.norm = RMSNorm(width)
+        self.attention = RelativeAttention(width, width, num_heads, head_dim, dropout=dropout)
+
+    def forward(self, x: Float[Tensor, "*batch time width"], is_token: Bool[Tensor, "*batch time"]) -> Float[Tensor, "*batch time width"]:
+        """`is_token` is false at padding, which nobody attends to."""
+        attention, length = self.attention, x.shape[-2]
+        normed = self.norm(x)
+        query = attention.scale(attention.split_heads(attention.query(normed)))
+        key, value = attention.split_heads(attention.key(normed)), attention.split_heads(attention.value(normed))
+        distance_keys = attention.distance_keys(falling_distances(length, length, 0, like=x))
+        mask = is_token[..., None, None, :]
+
+        outputs = []
+        for start in range(0, length, CAUSAL_BLOCK if self.causal else length):
+            # A causal block of queries needs the keys up to its end only.
+            stop = min(start + CAUSAL_BLOCK, length) if self.causal else length
+            rows = query[..., start:stop, :]
+            by_distance = attention.distance_logits(rows, distance_keys[:, length - stop : length + stop - start - 1])
+            logits = attention.content_logits(rows, key[..., :stop, :]) + shift(by_distance, stop)
+            weights = masked_softmax(logits, self._mask(mask[..., :stop], start, stop))
+            outputs.append(weights @ value[..., :stop, :])
+        return x + attention.merge_heads(torch.cat(outputs, dim=-2))
+
+    def _mask(self, is_token: Bool[Tensor, "*batch 1 1 key"], start: int, stop: int) -> Bool[Tensor, "*batch 1 #query key"]:
+        if not self.causal:
+            return is_token
+        return is_token & torch.ones(stop - start, stop, dtype=torch.bool, device=is_token.device).tril(start)

@@ -1,0 +1,55 @@
+"""Chunked cross-attention: how a sequence reads the neighbours of the chunk before, without looking ahead."""
+
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from retro.model.attention import RelativeAttention, RMSNorm, masked_softmax
+from retro.model.positions import falling_distances, shift
+
+
+class ChunkedCrossAttention(nn.Module):
+    """The residual operator CCA of the paper.
+
+    The last token of chunk u and the first m − 1 tokens of chunk u + 1 attend to the encoded neighbours of chunk u, over time
+    and over neighbours at once. It is causal because chunk u is complete at its last token. Positions without any real
+    neighbour, the first m − 1 among them, get exactly nothing.
+    """
+
+    def __init__(self, width: int, memory_width: int, num_heads: int, head_dim: int, positions: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm = RMSNorm(width)
+        self.attention = RelativeAttention(width, memory_width, num_heads, head_dim, positions, dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch seq d_model"],
+        encoded: Float[Tensor, "batch chunk neighbour retrieved d_encoder"],
+        is_token: Bool[Tensor, "batch chunk neighbour retrieved"],
+    ) -> Float[Tensor, "batch seq d_model"]:
+        """`is_token` is true at the tokens of real neighbours."""
+        num_chunks, num_neighbours, retrieved_len = encoded.shape[1:4]
+        m, seq_len = retrieved_len // 2, x.shape[1]
+        if num_chunks == 0:
+            return x
+        attention = self.attention
+
+        attending = F.pad(self.norm(x[:, m - 1 :]), (0, 0, 0, num_chunks * m - (seq_len - m + 1)))
+        attending = rearrange(attending, "batch (chunk m) d -> batch chunk m d", chunk=num_chunks)
+        query = attention.scale(attention.split_heads(attention.query(attending)))
+        memory = rearrange(encoded, "batch chunk neighbour retrieved d -> batch chunk (neighbour retrieved) d")
+        key, value = attention.split_heads(attention.key(memory)), attention.split_heads(attention.value(memory))
+
+        logits = attention.content_logits(query, key)
+        if attention.has_positions:
+            # d(i, i') = i − i' + m − 1, the same for every neighbour.
+            distances = falling_distances(m, retrieved_len, m - 1, like=x)
+            positional = shift(attention.distance_logits(query, attention.distance_keys(distances)), retrieved_len)
+            logits = (logits.unflatten(-1, (num_neighbours, retrieved_len)) + positional.unsqueeze(-2)).flatten(-2)
+        mask = rearrange(is_token, "batch chunk neighbour retrieved -> batch chunk 1 1 (neighbour retrieved)")
+        output = attention.merge_heads(masked_softmax(logits, mask) @ value)
+        output = output * mask.any(-1).squeeze(2)[..., None]
+
+        output = rearrange(output, "batch chunk m d -> batch (chunk m) d")[:, : seq_len - m + 1]
+        return x + F.pad(output, (0, 0, m - 1, 0))

@@ -1,0 +1,82 @@
+"""The encoder of the retrieved neighbours: bidirectional, conditioned on the chunk that retrieved them."""
+
+from collections.abc import Sequence
+from typing import cast
+
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from retro.config import EncoderConfig
+from retro.model.attention import FeedForward, RelativeAttention, RMSNorm, SelfAttention, masked_softmax
+from retro.model.positions import falling_distances, shift
+
+
+class EncoderCrossAttention(nn.Module):
+    """The residual operator CA of the encoder: a neighbour attends to the activations of the retrieving chunk."""
+
+    def __init__(self, width: int, memory_width: int, num_heads: int, head_dim: int, positions: bool = True) -> None:
+        super().__init__()
+        self.norm = RMSNorm(width)
+        self.attention = RelativeAttention(width, memory_width, num_heads, head_dim, positions)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch chunk neighbour retrieved d_encoder"],
+        chunks: Float[Tensor, "batch chunk m d_model"],
+        is_token: Bool[Tensor, "batch chunk m"],
+    ) -> Float[Tensor, "batch chunk neighbour retrieved d_encoder"]:
+        attention, m, (num_neighbours, retrieved_len) = self.attention, chunks.shape[-2], x.shape[2:4]
+        rows = rearrange(self.norm(x), "batch chunk neighbour retrieved d -> batch chunk (neighbour retrieved) d")
+        query = attention.scale(attention.split_heads(attention.query(rows)))
+        key, value = attention.split_heads(attention.key(chunks)), attention.split_heads(attention.value(chunks))
+        logits = attention.content_logits(query, key)
+        if attention.has_positions:
+            # d_enc(i', i) = i' − i, the same for every neighbour.
+            by_distance = attention.distance_logits(query, attention.distance_keys(falling_distances(retrieved_len, m, 0, like=x)))
+            positional = shift(by_distance.unflatten(-2, (num_neighbours, retrieved_len)), m)
+            logits = logits + positional.flatten(-3, -2)
+        output = attention.merge_heads(masked_softmax(logits, is_token[:, :, None, None, :]) @ value)
+        return x + output.unflatten(-2, (num_neighbours, retrieved_len))
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, config: EncoderConfig, decoder_width: int, conditioned: bool, positions: bool) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(config.d_model, config.num_heads, config.head_dim, causal=False)
+        self.cross_attention = (
+            EncoderCrossAttention(config.d_model, decoder_width, config.num_heads, config.head_dim, positions) if conditioned else None
+        )
+        self.feed_forward = FeedForward(config.d_model, config.ffw_dim)
+
+
+class Encoder(nn.Module):
+    """ENCODER of Algorithm 1, for all neighbours of all chunks at once."""
+
+    def __init__(self, config: EncoderConfig, decoder_width: int, positions: bool = True) -> None:
+        super().__init__()
+        layers = nn.ModuleList(
+            EncoderLayer(config, decoder_width, number in config.cross_attention_layers, positions)
+            for number in range(1, config.num_layers + 1)
+        )
+        self.layers = cast(Sequence[EncoderLayer], layers)
+        self.condition_norm = RMSNorm(decoder_width) if config.cross_attention_layers else None
+        self.norm = RMSNorm(config.d_model)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch chunk neighbour retrieved d_encoder"],
+        is_token: Bool[Tensor, "batch chunk neighbour retrieved"],
+        chunks: Float[Tensor, "batch chunk m d_model"],
+        chunk_is_token: Bool[Tensor, "batch chunk m"],
+    ) -> Float[Tensor, "batch chunk neighbour retrieved d_encoder"]:
+        """`x` are the embedded neighbours, `chunks` the decoder's activations H_u of the chunks that retrieved them."""
+        if self.condition_norm is not None:
+            chunks = self.condition_norm(chunks)
+        for layer in self.layers:
+            x = layer.self_attention(x, is_token)
+            if layer.cross_attention is not None:
+                x = layer.cross_attention(x, chunks, chunk_is_token)
+            x = layer.feed_forward(x)
+        encoded: Tensor = self.norm(x)
+        return encoded

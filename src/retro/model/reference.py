@@ -1,0 +1,144 @@
+"""The model once more, slow and literal: one sequence, one chunk, one neighbour, one head, one pair of positions at a time.
+
+Written from Algorithm 1 and the appendix's equations, with the paper's indices counted from 1. It shares nothing with the fast
+model but the weights, and every fast path is tested against it.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from retro.model.attention import FeedForward, RelativeAttention, SelfAttention
+from retro.model.chunked_cross_attention import ChunkedCrossAttention
+from retro.model.encoder import EncoderCrossAttention
+from retro.model.retro import Retro
+
+
+def reference_logits(model: Retro, tokens: Tensor, neighbours: Tensor | None = None, neighbour_mask: Tensor | None = None) -> Tensor:
+    """What `model(tokens, neighbours, neighbour_mask)` must return."""
+    sequences = []
+    for b in range(tokens.shape[0]):
+        ret = None if neighbours is None else neighbours[b]
+        real = None if neighbours is None or neighbour_mask is None else neighbour_mask[b]
+        sequences.append(_sequence_logits(model, tokens[b], ret, real))
+    return torch.stack(sequences)
+
+
+def _sequence_logits(model: Retro, x: Tensor, ret: Tensor | None, real: Tensor | None) -> Tensor:
+    """Algorithm 1. `ret[u − 1]` is RET(C_u); `real` says which neighbours exist."""
+    config = model.config
+    pad, m = config.pad_id, config.chunk_len
+    exists = [bool(token != pad) for token in x]
+    h = [model.embedding.weight[token] * math.sqrt(config.d_model) for token in x]
+    encoded: list[list[list[Tensor]]] = []
+    readable: list[list[list[bool]]] = []
+    for p in range(1, config.num_layers + 1):
+        layer = model.layers[p - 1]
+        h = _self_attention(layer.self_attention, h, exists, causal=True)
+        if ret is not None and ret.numel() and config.uses_retrieval:
+            if p == min(config.cross_attention_layers):
+                for u in range(1, ret.shape[0] + 1):
+                    h_u, exists_u = h[(u - 1) * m : u * m], exists[(u - 1) * m : u * m]
+                    is_real = [True] * ret.shape[1] if real is None else [bool(flag) for flag in real[u - 1]]
+                    readable.append([[flag and bool(t != pad) for t in ret[u - 1, j]] for j, flag in enumerate(is_real)])
+                    encoded.append([_encode(model, ret[u - 1, j], readable[-1][j], h_u, exists_u) for j in range(ret.shape[1])])
+            if layer.cross_attention is not None:
+                h = _chunked_cross_attention(layer.cross_attention, h, encoded, readable, m)
+        h = [_feed_forward(layer.feed_forward, state) for state in h]
+    return torch.stack([model.embedding.weight @ _norm(model.norm, state) for state in h])
+
+
+def _encode(model: Retro, neighbour: Tensor, exists: list[bool], h_u: list[Tensor], exists_u: list[bool]) -> list[Tensor]:
+    """ENCODER(RET(C_u)^j, H_u)."""
+    assert model.encoder is not None
+    table = model.embedding if model.encoder_embedding is None else model.encoder_embedding
+    e = [table.weight[token] * math.sqrt(table.embedding_dim) for token in neighbour]
+    for p in range(1, model.config.encoder.num_layers + 1):
+        layer = model.encoder.layers[p - 1]
+        e = _self_attention(layer.self_attention, e, exists, causal=False)
+        if layer.cross_attention is not None:
+            condition = [_norm(model.encoder.condition_norm, state) for state in h_u]
+            e = _encoder_cross_attention(layer.cross_attention, e, condition, exists_u)
+        e = [_feed_forward(layer.feed_forward, state) for state in e]
+    return [_norm(model.encoder.norm, state) for state in e]
+
+
+def _self_attention(operator: SelfAttention, h: list[Tensor], exists: list[bool], causal: bool) -> list[Tensor]:
+    """ATTN: residual, normalised before; the distance from token i to token j is i − j."""
+    normed = [_norm(operator.norm, state) for state in h]
+    result = []
+    for i in range(1, len(h) + 1):
+        keys = [j for j in range(1, len(h) + 1) if exists[j - 1] and (j <= i or not causal)]
+        distances = [i - j for j in keys]
+        result.append(h[i - 1] + _attend(operator.attention, normed[i - 1], [normed[j - 1] for j in keys], distances))
+    return result
+
+
+def _encoder_cross_attention(operator: EncoderCrossAttention, e: list[Tensor], condition: list[Tensor], exists: list[bool]) -> list[Tensor]:
+    """CA of the encoder: d_enc(i', i) = i' − i."""
+    result = []
+    for i_retrieved in range(1, len(e) + 1):
+        keys = [i for i in range(1, len(condition) + 1) if exists[i - 1]]
+        output = _attend(
+            operator.attention, _norm(operator.norm, e[i_retrieved - 1]), [condition[i - 1] for i in keys], [i_retrieved - i for i in keys]
+        )
+        result.append(e[i_retrieved - 1] + output)
+    return result
+
+
+def _chunked_cross_attention(
+    operator: ChunkedCrossAttention, h: list[Tensor], encoded: list[list[list[Tensor]]], readable: list[list[list[bool]]], m: int
+) -> list[Tensor]:
+    """CCA(H, E)_{u m + i − 1} = CA(h_{u m + i − 1}, E_u) with d(i, i') = i − i' + m − 1; elsewhere the identity."""
+    result = list(h)
+    for u in range(1, len(encoded) + 1):
+        for i in range(1, m + 1):
+            position = u * m + i - 1
+            if position > len(h):
+                continue
+            memory, distances = [], []
+            for neighbour, flags in zip(encoded[u - 1], readable[u - 1], strict=True):
+                for i_retrieved, (state, flag) in enumerate(zip(neighbour, flags, strict=True), start=1):
+                    if flag:
+                        memory.append(state)
+                        distances.append(i - i_retrieved + m - 1)
+            state = h[position - 1]
+            result[position - 1] = state + _attend(operator.attention, _norm(operator.norm, state), memory, distances)
+    return result
+
+
+def _attend(attention: RelativeAttention, query_state: Tensor, memory: list[Tensor], distances: list[int]) -> Tensor:
+    """Multi-head attention of one query; exactly nothing where there is nothing to attend."""
+    if not memory:
+        return torch.zeros_like(query_state)
+    heads = []
+    for head in range(attention.num_heads):
+        rows = slice(head * attention.head_dim, (head + 1) * attention.head_dim)
+        q = attention.query.weight[rows] @ query_state / math.sqrt(attention.head_dim)
+        logits = []
+        for state, distance in zip(memory, distances, strict=True):
+            logit = torch.dot(q + attention.content_bias[head, 0], attention.key.weight[rows] @ state)
+            if attention.has_positions:
+                position = attention.position.weight[rows] @ _sinusoid(distance, attention.width, query_state)
+                logit = logit + torch.dot(q + attention.position_bias[head, 0], position)
+            logits.append(logit)
+        weights = torch.softmax(torch.stack(logits), dim=0)
+        heads.append(sum(w * (attention.value.weight[rows] @ state) for w, state in zip(weights, memory, strict=True)))
+    return attention.out.weight @ torch.cat(heads)
+
+
+def _sinusoid(distance: int, width: int, like: Tensor) -> Tensor:
+    angles = [distance / 10_000 ** (index / (width // 2)) for index in range(width // 2)]
+    return torch.tensor([math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles], dtype=like.dtype)
+
+
+def _norm(norm: torch.nn.Module | None, state: Tensor) -> Tensor:
+    assert isinstance(norm, torch.nn.RMSNorm)
+    return state / torch.sqrt((state * state).mean() + 1e-6) * norm.weight
+
+
+def _feed_forward(operator: FeedForward, state: Tensor) -> Tensor:
+    hidden = operator.up.weight @ _norm(operator.norm, state)
+    gelu = 0.5 * hidden * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (hidden + 0.044715 * hidden**3)))
+    return state + operator.down.weight @ gelu

@@ -1,0 +1,50 @@
+"""Small random models and inputs for the tests of this folder."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from retro.config import EncoderConfig, ModelConfig
+from retro.model.retro import Retro
+
+VOCAB = 31
+
+
+def small_config(**changes: Any) -> ModelConfig:
+    encoder = EncoderConfig(d_model=6, num_layers=2, num_heads=2, head_dim=5, ffw_dim=12, cross_attention_layers=(1,))
+    settings: dict[str, Any] = {
+        "vocab_size": VOCAB,
+        "d_model": 8,
+        "num_layers": 3,
+        "num_heads": 2,
+        "head_dim": 3,
+        "ffw_dim": 16,
+        "chunk_len": 4,
+        "cross_attention_layers": (2, 3),
+        "encoder": encoder,
+    }
+    return ModelConfig(**{**settings, **changes})
+
+
+def small_model(seed: int = 0, dtype: torch.dtype = torch.float64, **changes: Any) -> Retro:
+    """A model whose every parameter is random, the biases and gains too, so that none can be forgotten unseen."""
+    torch.manual_seed(seed)
+    model = Retro(small_config(**changes)).to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim != 2:
+                parameter.add_(0.5 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def random_inputs(config: ModelConfig, batch: int, seq_len: int, k: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, neighbours with padded ends, and a mask with some neighbours missing."""
+    generator = torch.Generator().manual_seed(seed)
+    num_chunks, r = seq_len // config.chunk_len, config.retrieved_len
+    tokens = torch.randint(1, VOCAB, (batch, seq_len), generator=generator)
+    neighbours = torch.randint(1, VOCAB, (batch, num_chunks, k, r), generator=generator)
+    lengths = torch.randint(1, r + 1, (batch, num_chunks, k, 1), generator=generator)
+    neighbours = torch.where(torch.arange(r) < lengths, neighbours, config.pad_id)
+    mask = torch.rand((batch, num_chunks, k), generator=generator) < 0.7
+    return tokens, neighbours, mask
