@@ -1,0 +1,1 @@
+"""One training loop for the baseline and for RETRO."""

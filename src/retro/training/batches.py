@@ -1,0 +1,106 @@
+"""Training batches: documents packed on the chunk grid, each with the neighbours of its chunks."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from retro.corpus.tokenizer import PAD_ID
+from retro.corpus.tokens import TokenStore
+from retro.errors import ConfigError
+from retro.retrieval.chunks import ChunkTable
+from retro.retrieval.neighbours import Neighbours
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Model inputs and the tokens to predict; padding is not predicted."""
+
+    tokens: Int[Tensor, "batch seq"]
+    targets: Int[Tensor, "batch seq"]
+    neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None
+    neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None
+
+
+class PackedBatches:
+    """Batch number i of an endless stream, a pure function of the seed and i, so that a run resumes anywhere.
+
+    An epoch lays all documents, shuffled, one behind the other, each from a fresh chunk on, and cuts the row of chunks into
+    sequences. A document's last chunk is padded; it retrieves nothing, since nothing of the document follows it. Neighbours
+    from any document that is in the same sequence are masked.
+    """
+
+    def __init__(
+        self, store: TokenStore, chunk_len: int, seq_len: int, batch_size: int, seed: int, neighbours: Neighbours | None = None, k: int = 0
+    ) -> None:
+        if seq_len % chunk_len:
+            raise ConfigError(f"seq_len is {seq_len}; expected a multiple of chunk_len, {chunk_len}")
+        if neighbours is not None and k > neighbours.max_neighbours:
+            raise ConfigError(f"num_neighbours is {k}; expected at most the {neighbours.max_neighbours} that were saved")
+        self.table = neighbours.table if neighbours is not None else ChunkTable(store, chunk_len)
+        self.chunk_len, self.batch_size, self.seed = chunk_len, batch_size, seed
+        self.chunks_per_sequence = seq_len // chunk_len
+        self.sequences_per_epoch = -(-len(self.table) // self.chunks_per_sequence)
+        self.neighbours, self.k = neighbours, k
+        self.hashes = np.array([document["content_hash"] for document in store.documents])
+        self._epoch, self._order = -1, np.zeros((0, 0), dtype=np.int64)
+
+    def __getitem__(self, number: int) -> Batch:
+        first = number * self.batch_size
+        sequences = [self._sequence(index) for index in range(first, first + self.batch_size)]
+        return self._make(np.stack(sequences))
+
+    def _sequence(self, index: int) -> np.ndarray:
+        """The chunks of a sequence; −1 fills the end of an epoch."""
+        epoch, position = divmod(index, self.sequences_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, self._shuffle(epoch)
+        sequence: np.ndarray = self._order[position]
+        return sequence
+
+    def _shuffle(self, epoch: int) -> np.ndarray:
+        rng = np.random.default_rng([self.seed, epoch])
+        table = self.table
+        documents = rng.permutation(len(table.first) - 1)
+        chunks = np.concatenate([np.arange(table.first[document], table.first[document + 1]) for document in documents])
+        padding = self.sequences_per_epoch * self.chunks_per_sequence - len(chunks)
+        rows = np.concatenate([chunks, np.full(padding, -1)]).reshape(-1, self.chunks_per_sequence)
+        return rng.permutation(rows)
+
+    def _make(self, chunks: np.ndarray) -> Batch:
+        real = chunks >= 0
+        tokens = np.where(real[..., None], self._chunk_tokens(np.where(real, chunks, 0)), PAD_ID)
+        following = self._next_tokens(np.where(real, chunks, 0))
+        targets = np.concatenate([tokens[..., 1:], np.where(real, following, PAD_ID)[..., None]], axis=-1)
+        neighbours = mask = None
+        if self.neighbours is not None:
+            values, real_neighbours = self.neighbours.values(np.where(real, chunks, 0), self.k)
+            mask = real_neighbours & (real & self._continues(np.where(real, chunks, 0)))[..., None] & ~self._same_sequence(chunks)
+            neighbours = torch.from_numpy(values)
+            mask = torch.from_numpy(mask)
+        flat = (len(chunks), -1)
+        return Batch(torch.from_numpy(tokens.reshape(flat)), torch.from_numpy(targets.reshape(flat)), neighbours, mask)
+
+    def _chunk_tokens(self, chunks: np.ndarray) -> np.ndarray:
+        return self.table.gather(chunks, self.chunk_len, PAD_ID)
+
+    def _next_tokens(self, chunks: np.ndarray) -> np.ndarray:
+        """The token after each chunk; padding at the end of its document."""
+        return self.table.gather(chunks, self.chunk_len + 1, PAD_ID)[..., -1]
+
+    def _continues(self, chunks: np.ndarray) -> np.ndarray:
+        """Whether the next chunk belongs to the same document."""
+        table = self.table
+        result: np.ndarray = chunks + 1 < table.first[table.documents[chunks] + 1]
+        return result
+
+    def _same_sequence(self, chunks: np.ndarray) -> np.ndarray:
+        """Which neighbours come from a document, or a copy of one, that is in the same sequence."""
+        assert self.neighbours is not None
+        safe = np.where(chunks >= 0, chunks, 0)
+        present = self.hashes[self.table.documents[safe]]
+        found = self.neighbours.documents(safe, self.k)
+        same: np.ndarray = (found[:, :, :, None] == present[:, None, None, :]).any(-1)
+        return same
