@@ -1,0 +1,1 @@
+"""Text from a model, a retrieval at each chunk's end."""
