@@ -1,0 +1,16 @@
+"""All benchmarks, one after the other: `make bench`."""
+
+import runpy
+from pathlib import Path
+
+BENCHMARKS = ("training_step",)
+
+
+def main() -> None:
+    for name in BENCHMARKS:
+        print(f"# {name}")
+        runpy.run_path(str(Path(__file__).parent / f"{name}.py"), run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""Interleaved timing: rounds over all candidates, so that a busy moment of the machine strikes them alike."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+
+def interleaved_medians(candidates: Mapping[str, Callable[[], object]], rounds: int = 7, warmup: int = 2) -> dict[str, float]:
+    """Median seconds of each candidate over the rounds."""
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for number in range(warmup + rounds):
+        for name, call in candidates.items():
+            started = time.perf_counter()
+            call()
+            if number >= warmup:
+                seconds[name].append(time.perf_counter() - started)
+    return {name: statistics.median(values) for name, values in seconds.items()}

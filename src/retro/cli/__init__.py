@@ -1,0 +1,1 @@
+"""The command line: a table of commands, each a small file over an importable function."""

@@ -1,0 +1,82 @@
+"""What the commands share: a console, progress bars, and options laid over a recipe."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from retro import recipes
+from retro.config import RunConfig
+
+CONSOLE = Console()
+Options = TypeVar("Options")
+
+
+def parse(cls: Callable[..., Options], arguments: Sequence[str], command: str, default: Any = None) -> Options:
+    """Options of a command from its arguments."""
+    extra = {} if default is None else {"default": default}
+    return tyro.cli(cls, args=list(arguments), prog=f"retro {command}", **extra)
+
+
+def recipe_of(arguments: Sequence[str]) -> RunConfig:
+    """The recipe that `--recipe` names, looked up before the other options, whose defaults it gives."""
+    name = "tiny"
+    for position, argument in enumerate(arguments):
+        if argument == "--recipe" and position + 1 < len(arguments):
+            name = arguments[position + 1]
+        elif argument.startswith("--recipe="):
+            name = argument.removeprefix("--recipe=")
+    return recipes.get(name)
+
+
+class RichNarrator:
+    """Progress bars on the terminal; a line at the end where there is none."""
+
+    @contextmanager
+    def counting(self, title: str) -> Iterator[Callable[[int, int], None]]:
+        with self._bar(title, MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as (progress, task):
+            yield lambda done, total: progress.update(task, completed=done, total=total)
+
+    @contextmanager
+    def scoring(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
+        with self._bar(title, MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as (progress, task):
+            yield lambda mode, done, total: progress.update(task, completed=done, total=total, description=f"{title} [{mode}]".ljust(36))
+
+    @contextmanager
+    def training(self, title: str) -> Iterator[Callable[[Any], None]]:
+        columns = (TextColumn("{task.fields[line]}"),)
+        with self._bar(title, MofNCompleteColumn(), TimeElapsedColumn(), *columns) as (progress, task):
+
+            def told(report: Any) -> None:
+                line = f"loss {report.loss:.3f}  {report.tokens_per_second:,.0f} tokens/s  {report.seconds_left / 60:.1f} min left"
+                progress.update(task, completed=report.step, total=report.num_steps, line=line)
+
+            yield told
+
+    @contextmanager
+    def _bar(self, title: str, *columns: Any) -> Iterator[tuple[Progress, Any]]:
+        shown = (SpinnerColumn(finished_text="[green]✓"), TextColumn("{task.description}"), BarColumn(bar_width=24), *columns)
+        with Progress(*shown, console=CONSOLE, refresh_per_second=4) as progress:
+            task = progress.add_task(title.ljust(36), total=None, line="")
+            yield progress, task
+            if progress.tasks[0].total is None:
+                progress.update(task, total=1, completed=1)
+
+
+def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(title=title, title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    CONSOLE.print(table)
+
+
+def read_argument(text: str) -> str:
+    """The text itself, or standard input for `-`."""
+    return sys.stdin.read() if text == "-" else text

@@ -1,0 +1,40 @@
+"""retro demo"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from retro.cli.console import CONSOLE, RichNarrator, parse, print_table
+from retro.recipes import get
+
+
+@dataclass(frozen=True)
+class Options:
+    """The whole road: licence texts → datastore → baseline and RETRO → report.html. Run again, it reuses what is finished."""
+
+    out: Path = Path("demo")
+    """Where everything goes."""
+    recipe: str = "tiny"
+
+
+def main(arguments: list[str]) -> None:
+    options = parse(Options, arguments, "demo")
+    from retro.demo import run_demo
+    from retro.evaluation.report import summary
+    from retro.sampling.terminal import render_sample
+
+    result = run_demo(options.out, get(options.recipe), RichNarrator())
+    CONSOLE.print(render_sample(result.off, "retrieval off"))
+    CONSOLE.print(render_sample(result.on, "retrieval on, the same prompt and seed"))
+    print_table("bits per byte on held-out documents", ["model", "bits per byte", "95 % interval"], result.rows())
+    CONSOLE.print(summary(result.comparison) + "\n")
+    rows = [[name, f"{seconds:.0f} s"] for name, seconds in result.seconds.items()]
+    print_table("time", ["stage", "seconds"], [*rows, ["in all", f"{sum(result.seconds.values()):.0f} s"]])
+    places = {
+        "report": result.report,
+        "runs": options.out / "runs",
+        "datastore": options.out / "datastore",
+        "tokens": options.out / "tokens",
+    }
+    for name, path in places.items():
+        CONSOLE.print(f"{name:>10}  {path.resolve()}", soft_wrap=True)
+    CONSOLE.print(f'\nNext: retro sample {options.out} "Permission is hereby granted" --both', soft_wrap=True)

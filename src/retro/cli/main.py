@@ -1,0 +1,78 @@
+"""The command table. A command's module is imported only when it is run, and it imports torch only after its options are read."""
+
+import errno
+import importlib
+import os
+import sys
+import traceback
+
+import retro
+from retro.errors import RetroError
+
+COMMANDS = {
+    "demo": "the whole road on embedded defaults, with a report at the end",
+    "fetch": "bring a corpus or an encoder of the catalogue",
+    "ingest": "text → tokenizer and tokens, split and decontaminated",
+    "build": "tokens → datastore",
+    "neighbours": "find the neighbours of every chunk",
+    "train": "train RETRO, or its baseline",
+    "evaluate": "bits per byte without retrieval and with several k",
+    "sample": "continue a text and show the neighbours it used",
+    "doctor": "what is installed, and what is missing",
+}
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
+    return f"usage: retro COMMAND [options]    retro COMMAND --help tells more\n\n{rows}\n\nRETRO_DEBUG=1 shows the trace of an error."
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; the exit code is 0, 1 for an error, 2 for wrong usage."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"retro {retro.__version__}")
+        return 0
+    command = arguments[0]
+    if command not in COMMANDS:
+        print(f"retro: there is no command {command!r}; expected one of {', '.join(COMMANDS)}; run: retro --help", file=sys.stderr)
+        return 2
+    try:
+        importlib.import_module(f"retro.cli.{command}").main(arguments[1:])
+    except SystemExit as stop:  # tyro has printed help or a usage error
+        return stop.code if isinstance(stop.code, int) else 2
+    except BrokenPipeError:  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (RetroError, OSError, KeyboardInterrupt) as error:
+        message = explain(error)
+        if message is None:
+            raise
+        if os.environ.get("RETRO_DEBUG"):
+            traceback.print_exc()
+        print(f"retro {command}: {message}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def explain(error: RetroError | OSError | KeyboardInterrupt) -> str | None:
+    """One line for what a user can mend; nothing for a bug of ours."""
+    if isinstance(error, RetroError):
+        return " ".join(str(error).split())
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; what was finished is kept; run the same command to go on"
+    if error.errno == errno.ENOSPC:
+        return (
+            f"the disk is full ({error.filename or 'while writing'}); what was finished is kept; free some space and run the same command"
+        )
+    if isinstance(error, PermissionError):
+        return f"{error.filename} may not be written or read; expected permission; choose another folder with --out"
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

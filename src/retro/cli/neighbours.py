@@ -1,0 +1,30 @@
+"""retro neighbours"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from retro.cli.console import CONSOLE, RichNarrator, parse
+
+
+@dataclass(frozen=True)
+class Options:
+    """Find the neighbours of every chunk of a workspace, never from the chunk's own document."""
+
+    work: Annotated[Path, tyro.conf.Positional]
+    """The workspace with tokens and a datastore."""
+
+
+def main(arguments: list[str]) -> None:
+    options = parse(Options, arguments, "neighbours")
+    from retro.workspace import Workspace
+
+    work = Workspace(options.work)
+    for split in work.corpus().stores():
+        with RichNarrator().counting(f"Finding neighbours of {split}") as told:
+            counts = work.find_neighbours(split, told).artifact.counts
+        CONSOLE.print(
+            f"{work.neighbours_path(split)}: {counts['neighbours']:,} neighbours for {counts['searched']:,} chunks", soft_wrap=True
+        )

@@ -1,0 +1,149 @@
+"""The command as a user meets it: help, one-line errors, exit codes, interruption, a full disk."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from retro.cli.main import COMMANDS, main
+from retro.workspace import Workspace
+
+SMALL_CORPUS = ["--vocab-size", "320", "--valid-fraction", "0.15", "--test-fraction", "0.15"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit code and what went to standard error."""
+    code = main(list(arguments))
+    return code, capsys.readouterr().err
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for name in COMMANDS)
+    assert main(["--version"]) == 0
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_needs_no_heavy_library(command: str) -> None:
+    code = (
+        "import sys; from retro.cli.main import main; code = main(sys.argv[1:]);"
+        "heavy = {'torch', 'transformers', 'faiss', 'matplotlib'} & set(sys.modules); sys.exit(str(heavy) if heavy else code)"
+    )
+    arguments = [command, "--help"] if command else ["--help"]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "usage" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["fly"], 2, "there is no command 'fly'"),
+        (["ingest", "nowhere", "--out", "{tmp}/w"], 1, "nowhere is no file, no folder and no corpus of the catalogue"),
+        (["ingest", "{tmp}/empty", "--out", "{tmp}/w"], 1, "holds no .jsonl"),
+        (["ingest", "{tmp}/blank.txt", "--out", "{tmp}/w"], 1, "no training document with text"),
+        (["ingest", "{tmp}/latin.txt", "--out", "{tmp}/w"], 1, "is not UTF-8 (byte 3 is 0xe9)"),
+        (["ingest", "{tmp}/short.txt", "--out", "{tmp}/w"], 1, "a vocabulary of 2048 cannot be learned"),
+        (["build", "{tmp}/nothing"], 1, "run: retro ingest"),
+        (["train", "{tmp}/nothing"], 1, "run: retro ingest"),
+        (["train", "{tmp}/nothing", "--recipe", "huge"], 1, "there is no recipe 'huge'"),
+        (["evaluate", "{tmp}/nothing", "retro"], 1, "run: retro train"),
+        (["sample", "{tmp}/nothing", "text"], 1, "run: retro train"),
+        (["fetch"], 1, "retro fetch --list"),
+        (["fetch", "moon"], 1, "there is no 'moon' in the catalogue"),
+    ],
+)
+def test_bad_input_gets_one_clear_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], code: int, message: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "blank.txt").write_text(" \n")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "short.txt").write_text("just a few words")
+    found, error = run(capsys, *(argument.format(tmp=tmp_path) for argument in arguments))
+    assert found == code
+    assert message in error
+    assert error.startswith("retro")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "w" / "tokens" / "train").exists()
+
+
+@pytest.mark.parametrize("arguments", [["train"], ["train", "work", "--num-steps", "many"], ["sample", "work", "x", "--frobnicate"]])
+def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert main(arguments) == 2
+
+
+def test_one_document_shorter_than_a_chunk_goes_all_the_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, bert: str) -> None:
+    (tmp_path / "short.txt").write_text("just a few words")
+    work = str(tmp_path / "w")
+    common = ["--vocab-size", "275", "--valid-fraction", "0", "--test-fraction", "0"]
+    assert main(["ingest", str(tmp_path / "short.txt"), "--out", work, *common]) == 0
+    assert main(["build", work, "--encoder", bert]) == 0
+    assert main(["neighbours", work]) == 0
+    small = ["--num-steps", "2", "--warmup-steps", "1", "--batch-size", "1", "--seq-len", "64"]
+    assert main(["train", work, *small]) == 0
+    assert main(["sample", work, "just", "--tokens", "4"]) == 0
+    capsys.readouterr()
+    code, error = run(capsys, "evaluate", work, "retro")
+    assert code == 1
+    assert "no 'test' split" in error
+
+
+def test_a_full_disk_is_one_line_and_the_next_run_goes_on(capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path) -> None:
+    """A device that is always full stands where a file is to be written."""
+    partial = tmp_path / "w" / "tokens" / "valid.partial"
+    partial.mkdir(parents=True)
+    (partial / "tokens.npy.tmp").symlink_to("/dev/full")
+    arguments = ["ingest", str(text_folder), "--out", str(tmp_path / "w"), *SMALL_CORPUS]
+    code, error = run(capsys, *arguments)
+    assert code == 1
+    assert "the disk is full" in error
+    assert error.count("\n") == 1
+    finished = (tmp_path / "w" / "tokens" / "train" / "manifest.json").stat().st_mtime_ns
+    assert not (tmp_path / "w" / "tokens" / "valid").exists()
+    assert main(arguments) == 0
+    assert (tmp_path / "w" / "tokens" / "train" / "manifest.json").stat().st_mtime_ns == finished
+    assert Workspace(tmp_path / "w").store("valid")
+
+
+def test_ctrl_c_in_training_is_one_line_and_the_next_run_goes_on(tmp_path: Path, text_folder: Path, bert: str) -> None:
+    from tests.workspaces import small_workspace
+
+    small_workspace(tmp_path / "w", text_folder, bert)
+    command = [sys.executable, "-m", "retro.cli.main", "train", str(tmp_path / "w"), "--name", "long"]
+    command += [
+        "--model.chunk-len",
+        "8",
+        "--seq-len",
+        "64",
+        "--batch-size",
+        "2",
+        "--num-steps",
+        "60",
+        "--warmup-steps",
+        "1",
+        "--checkpoint-every",
+        "5",
+        "--log-every",
+        "1",
+    ]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    checkpoints = tmp_path / "w" / "runs" / "long.partial" / "checkpoints"
+    deadline = time.monotonic() + 60
+    while not list(checkpoints.glob("step-*/state.json")) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert error == "retro train: interrupted; what was finished is kept; run the same command to go on\n"
+    kept = {path.name for path in checkpoints.iterdir()}
+    assert kept
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert "parameters" in done.stdout
+    assert (tmp_path / "w" / "runs" / "long" / "model.safetensors").exists()

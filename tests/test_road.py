@@ -1,0 +1,102 @@
+"""The whole road, by the functions behind the commands: text to a sample with its neighbours, and the demo's report."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from retro.cli.main import main
+from retro.corpus import catalogue, readers
+from retro.corpus.documents import Document
+from retro.demo import run_demo
+from retro.workspace import Workspace
+from tests.workspaces import small_run
+
+MODEL = [
+    "--model.d-model",
+    "16",
+    "--model.num-layers",
+    "2",
+    "--model.num-heads",
+    "2",
+    "--model.head-dim",
+    "8",
+    "--model.ffw-dim",
+    "32",
+    "--model.chunk-len",
+    "8",
+    "--model.cross-attention-layers",
+    "2",
+    "--model.encoder.d-model",
+    "16",
+    "--model.encoder.num-heads",
+    "2",
+    "--model.encoder.head-dim",
+    "8",
+    "--model.encoder.ffw-dim",
+    "32",
+    "--seq-len",
+    "32",
+    "--batch-size",
+    "2",
+    "--num-steps",
+    "8",
+    "--warmup-steps",
+    "2",
+]
+
+
+def test_text_to_sample_by_commands(tmp_path: Path, text_folder: Path, bert: str, capsys: pytest.CaptureFixture[str]) -> None:
+    work = str(tmp_path / "work")
+    corpus = ["--vocab-size", "320", "--valid-fraction", "0.15", "--test-fraction", "0.15"]
+    assert main(["ingest", str(text_folder), "--out", work, *corpus]) == 0
+    assert main(["build", work, "--encoder", bert, "--chunk-len", "8", "--num-neighbours", "4"]) == 0
+    assert main(["neighbours", work]) == 0
+    assert main(["train", work, *MODEL]) == 0
+    assert main(["train", work, "--baseline", *MODEL]) == 0
+    for name in ("retro", "baseline"):
+        assert main(["evaluate", work, name, "--window", "32", "--stride", "16", "--num-neighbours", "1", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "on-2" in shown
+    assert main(["sample", work, "The licence permits anyone to use", "--tokens", "12", "--both"]) == 0
+    shown = capsys.readouterr().out
+    assert "retrieval off" in shown
+    assert "retrieval on" in shown
+    assert "distance" in shown
+
+
+class Silent:
+    @contextmanager
+    def counting(self, title: str) -> Iterator[Callable[[int, int], None]]:
+        yield lambda done, total: None
+
+    @contextmanager
+    def scoring(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
+        yield lambda mode, done, total: None
+
+    @contextmanager
+    def training(self, title: str) -> Iterator[Callable[[object], None]]:
+        yield lambda report: None
+
+
+def test_the_demo_reports_and_reuses(tmp_path: Path, texts: list[str], bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo itself, on a small corpus and encoder in place of the fetched ones."""
+    monkeypatch.setitem(readers.READERS, "licences", lambda: (Document(str(n), text, "licences", f"T{n}") for n, text in enumerate(texts)))
+    monkeypatch.setattr(catalogue, "fetch", lambda name, progress: None)
+    monkeypatch.setattr(catalogue, "folder_of", lambda name: tmp_path)
+    first = run_demo(tmp_path / "demo", small_run(bert), Silent())
+    page = first.report.read_text()
+    assert page.count("<svg") == 5
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    ).replace("https://matplotlib.org", "")  # nothing is loaded from elsewhere
+    assert "RETRO[ON], k = 2" in page
+    written = json.loads((tmp_path / "demo" / "seconds.json").read_text())
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "demo").rglob("manifest.json")}
+    again = run_demo(tmp_path / "demo", small_run(bert), Silent())
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert again.rows() == first.rows()
+    assert json.loads((tmp_path / "demo" / "seconds.json").read_text()) == written
+    assert Workspace(tmp_path / "demo").model("retro")[0].config.uses_retrieval

@@ -1,0 +1,35 @@
+"""A small run for the tests: everything real, in seconds."""
+
+from pathlib import Path
+
+from retro.config import CorpusConfig, DatastoreConfig, EncoderConfig, EvaluationConfig, ModelConfig, RunConfig, TrainingConfig
+from retro.workspace import Workspace
+
+
+def small_run(bert: str) -> RunConfig:
+    encoder = EncoderConfig(d_model=16, num_layers=1, num_heads=2, head_dim=8, ffw_dim=32)
+    model = ModelConfig(
+        vocab_size=320, d_model=16, num_layers=2, num_heads=2, head_dim=8, ffw_dim=32, chunk_len=8, cross_attention_layers=(2,), encoder=encoder,
+        share_embeddings=True, copying_start=True,
+    )  # fmt: skip
+    return RunConfig(
+        name="small",
+        model=model,
+        corpus=CorpusConfig(vocab_size=320, valid_fraction=0.15, test_fraction=0.15),
+        datastore=DatastoreConfig(encoder=bert, chunk_len=8, num_neighbours=4),
+        training=TrainingConfig(
+            seq_len=32, batch_size=2, num_steps=6, warmup_steps=2, learning_rate=1e-2, min_learning_rate=1e-3, log_every=1, validate_every=3,
+            validate_batches=1, checkpoint_every=2,
+        ),
+        evaluation=EvaluationConfig(window=32, stride=16, num_neighbours=(1, 2), leakage_neighbours=3),
+    )  # fmt: skip
+
+
+def small_workspace(folder: Path, source: Path, bert: str, splits: tuple[str, ...] = ("train", "valid", "test")) -> Workspace:
+    """A workspace up to its neighbours."""
+    run, work = small_run(bert), Workspace(folder)
+    work.ingest([str(source)], run.corpus)
+    work.build(run.datastore)
+    for split in splits:
+        work.find_neighbours(split)
+    return work
