@@ -83,12 +83,13 @@ class RelativeAttention(nn.Module):
 
 
 def masked_softmax(
-    logits: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*#batch #query key"] | None
+    logits: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*#batch #query key"]
 ) -> Float[Tensor, "*batch query key"]:
-    """Softmax over the keys that the mask allows; the weights of a query without any allowed key mean nothing."""
-    if mask is not None:
-        logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
-    return logits.softmax(dim=-1)
+    """Softmax over the keys that the mask allows; the weights of a query without any allowed key mean nothing.
+
+    The logits are overwritten, which spares a copy of the largest tensor of a step; no gradient needs them.
+    """
+    return logits.masked_fill_(~mask, torch.finfo(logits.dtype).min).softmax(dim=-1)
 
 
 class SelfAttention(nn.Module):

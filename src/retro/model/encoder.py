@@ -35,7 +35,7 @@ class EncoderCrossAttention(nn.Module):
             # d_enc(i', i) = i' − i, the same for every neighbour.
             by_distance = attention.distance_logits(query, attention.distance_keys(falling_distances(retrieved_len, m, 0, like=x)))
             positional = shift(by_distance.unflatten(-2, (num_neighbours, retrieved_len)), m)
-            logits = logits + positional.flatten(-3, -2)
+            logits = (logits.unflatten(-2, (num_neighbours, retrieved_len)) + positional).flatten(-3, -2)
         output = attention.merge_heads(masked_softmax(logits, is_token[:, :, None, None, :]) @ value)
         return x + output.unflatten(-2, (num_neighbours, retrieved_len))
 
