@@ -51,7 +51,9 @@ def test_an_interrupted_stage_goes_on_with_what_it_has(tmp_path: Path) -> None:
     assert made == ["a", "b", "pause", "c"]
 
 
-def test_a_begun_stage_of_other_settings_is_begun_anew(tmp_path: Path) -> None:
+def test_a_begun_stage_of_other_settings_is_refused(tmp_path: Path) -> None:
+    """Hours of training may lie in it; a mistyped option must not cost them."""
+
     def broken(stage: Stage) -> None:
         with stage.write("old") as file:
             file.write(b"old")
@@ -59,8 +61,18 @@ def test_a_begun_stage_of_other_settings_is_begun_anew(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError):
         run_stage(tmp_path / "out", "letters", {"size": 1}, {"input": "abc"}, broken, "make letters")
-    artifact = write_letter("a", tmp_path / "out", size=2)
-    assert not artifact.file("old").exists()
+    with pytest.raises(ArtifactError, match=r"out.partial was made with other settings or inputs \(size differ\)"):
+        write_letter("a", tmp_path / "out", size=2)
+    assert (tmp_path / "out.partial" / "old").exists()
+
+
+def test_a_stage_that_left_nothing_may_begin_with_other_settings(tmp_path: Path) -> None:
+    def broken(_stage: Stage) -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        run_stage(tmp_path / "out", "letters", {"size": 1}, {"input": "abc"}, broken, "make letters")
+    assert write_letter("a", tmp_path / "out", size=2).counts == {"letters": 1}
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:

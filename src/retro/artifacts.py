@@ -1,13 +1,13 @@
 """A stage's folder: written beside its name, finished by one rename, described by `manifest.json`.
 
 A stage is a function from finished folders to one finished folder. While it runs, its files live in `NAME.partial`; a run that
-stops leaves that folder behind, and the next run with the same config and inputs goes on in it.
+stops leaves that folder behind, and the next run with the same config and inputs goes on in it. A folder of other settings is
+refused, never overwritten.
 """
 
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from typing import IO, Any
 from retro.errors import ArtifactError
 
 MANIFEST = "manifest.json"
+PLAN = "plan.json"
 FORMAT = 1
 
 
@@ -122,43 +123,44 @@ def run_stage(
 
     `inputs` maps names to fingerprints. `command` is what a user runs to make this folder, for messages.
     """
-    fingerprint = make_fingerprint(FORMAT, kind, config, inputs)
+    plan = {"kind": kind, "fingerprint": make_fingerprint(FORMAT, kind, config, inputs), "config": config, "inputs": inputs}
     if path.exists():
-        return _reuse(path, kind, fingerprint, config, inputs, command)
+        artifact = open_artifact(path, kind, command)
+        _expect_same(path, artifact.manifest, plan, command)
+        return artifact
     partial = path.with_name(path.name + ".partial")
-    plan = partial / "plan.json"
-    if plan.exists() and json.loads(plan.read_text()) != fingerprint:
-        shutil.rmtree(partial)  # an unfinished folder of other settings is worth nothing
+    plan_path = partial / PLAN
+    if plan_path.exists() and any(file.is_file() and file != plan_path for file in partial.rglob("*")):
+        _expect_same(partial, json.loads(plan_path.read_text()), plan, command)
     partial.mkdir(parents=True, exist_ok=True)
-    write_json(plan, fingerprint)
+    write_json(plan_path, plan)
     stage = Stage(partial)
     work(stage)
-    plan.unlink()
+    plan_path.unlink()
     files = {str(file.relative_to(partial)): file_checksum(file) for file in sorted(partial.rglob("*")) if file.is_file()}
-    manifest = {
-        "format": FORMAT,
-        "kind": kind,
-        "fingerprint": fingerprint,
-        "config": config,
-        "inputs": inputs,
-        "counts": stage.counts,
-        "files": files,
-    }
+    manifest = {"format": FORMAT, **plan, "counts": stage.counts, "files": files}
     write_json(partial / MANIFEST, manifest)
     partial.replace(path)
     return Artifact(path, manifest)
 
 
-def _reuse(path: Path, kind: str, fingerprint: str, config: dict[str, Any], inputs: dict[str, str], command: str) -> Artifact:
-    artifact = open_artifact(path, kind, command)
-    if artifact.fingerprint == fingerprint:
-        return artifact
-    found, expected = {**artifact.config, **artifact.inputs}, {**config, **inputs}
-    changed = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
-    raise ArtifactError(
-        f"{path} was made with other settings or inputs ({', '.join(changed) or 'format'} differ); "
-        f"name another folder, or remove it and run: {command}"
-    )
+def _expect_same(path: Path, found: dict[str, Any], expected: dict[str, Any], command: str) -> None:
+    """Refuse a folder, finished or begun, of other settings or inputs: nobody's hours of work are overwritten."""
+    if found["fingerprint"] != expected["fingerprint"]:
+        old, new = (_flatten({**plan["config"], **plan["inputs"]}) for plan in (found, expected))
+        changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+        raise ArtifactError(
+            f"{path} was made with other settings or inputs ({', '.join(changed) or 'format'} differ); "
+            f"name another folder, or remove it and run: {command}"
+        )
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
 
 
 def open_artifact(path: Path, kind: str, command: str) -> Artifact:

@@ -115,7 +115,7 @@ def test_ctrl_c_in_training_is_one_line_and_the_next_run_goes_on(tmp_path: Path,
     from tests.workspaces import small_workspace
 
     small_workspace(tmp_path / "w", text_folder, bert)
-    command = [sys.executable, "-m", "retro.cli.main", "train", str(tmp_path / "w"), "--name", "long"]
+    command = [sys.executable, "-m", "retro", "train", str(tmp_path / "w"), "--name", "long"]
     command += [
         "--model.chunk-len",
         "8",

@@ -119,5 +119,5 @@ def test_checkpoints_of_another_shape_or_broken_are_refused(workspace: Workspace
 
 def test_a_run_of_other_settings_is_refused(workspace: Workspace, bert: str, tmp_path: Path) -> None:
     start(workspace, bert, tmp_path / "run")
-    with pytest.raises(ArtifactError, match=r"training differ"):
+    with pytest.raises(ArtifactError, match=r"training.learning_rate differ"):
         start(workspace, bert, tmp_path / "run", learning_rate=1.0)

@@ -72,7 +72,3 @@ def explain(error: RetroError | OSError | KeyboardInterrupt) -> str | None:
     if isinstance(error, PermissionError):
         return f"{error.filename} may not be written or read; expected permission; choose another folder with --out"
     return None
-
-
-if __name__ == "__main__":
-    sys.exit(main())

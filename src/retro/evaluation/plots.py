@@ -67,7 +67,7 @@ def grouped_bars(groups: Sequence[str], series: Sequence[Line], xlabel: str, yla
         places = [group + (number - (len(series) - 1) / 2) * width for group in range(len(groups))]
         axes.bar(places, entry.y, width=width, color=COLOURS[entry.colour], label=entry.label)
     axes.set_xticks(range(len(groups)), groups)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, ncols=len(series), loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return _svg(figure, axes, xlabel, ylabel)
 
 

@@ -40,6 +40,15 @@ def with_interval(interval: Interval) -> str:
     return f"{percent(interval.estimate)} ({percent(interval.low)} to {percent(interval.high)})"
 
 
+def _saves(gain: Interval) -> str:
+    """A gain in words that fit its sign."""
+    if gain.low <= 0 <= gain.high:
+        return f"makes no clear difference ({percent(gain.low)} to {percent(gain.high)} saved)"
+    if gain.estimate > 0:
+        return f"saves {with_interval(gain)}"
+    return f"costs {with_interval(Interval(-gain.estimate, -gain.high, -gain.low))} more"
+
+
 def numbers_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
@@ -53,7 +62,7 @@ def summary(comparison: Comparison) -> str:
         f"On held-out documents retrieval saves {with_interval(comparison.gain_over_baseline)} of the baseline's bits. "
         f"{percent(sum(b.share_of_gain for b in copied))} of the saving comes from the {percent(sum(b.share_of_bytes for b in copied))} of the "
         f"text that shares a run of more than a quarter of a chunk with a neighbour. "
-        f"On the {percent(new.share_of_bytes)} that shares at most an eighth it is {with_interval(comparison.gain_on_new_chunks)}."
+        f"On the {percent(new.share_of_bytes)} that shares at most an eighth it {_saves(comparison.gain_on_new_chunks)}."
     )
 
 

@@ -1,5 +1,6 @@
 """The frozen BERT that makes keys and queries: the same function for both."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,7 +22,9 @@ class Embedder:
 
     def __init__(self, name: str) -> None:
         import transformers
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()  # loading takes a moment; the bar that matters is the caller's
         folder = catalogue.fetched(name).path if name in catalogue.ENTRIES else Path(name)
         where = str(folder) if folder.exists() else name
         try:
@@ -34,10 +37,15 @@ class Embedder:
             ) from None
         self.name = name
         self.width: int = self._model.config.hidden_size
-        weights = next(iter(self._model.state_dict().values()))
-        self.fingerprint = make_fingerprint(
-            "mean-pooled", self._model.config.to_diff_dict(), float(weights.double().sum()), MAX_WORD_PIECES
-        )
+        self.fingerprint = make_fingerprint("mean-pooled", MAX_WORD_PIECES, self._tokenizer.get_vocab(), self._weights_digest())
+
+    def _weights_digest(self) -> str:
+        """Every bit of every weight, so that a fine-tuned encoder is not taken for its origin."""
+        digest = hashlib.sha256()
+        for name, weight in sorted(self._model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(weight.contiguous().numpy().data)
+        return digest.hexdigest()
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[str], progress: Progress | None = None) -> np.ndarray:

@@ -1,0 +1,7 @@
+"""`python -m retro` is `retro`."""
+
+import sys
+
+from retro.cli.main import main
+
+sys.exit(main())
