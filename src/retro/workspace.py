@@ -97,13 +97,12 @@ class Workspace:
             raise ConfigError(
                 f"{self.datastore_path} has chunks of {self.datastore().config.chunk_len} tokens; expected the model's {model_config.chunk_len}"
             )
-        batches, validation = (
-            None
-            if store is None
-            else PackedBatches(store, model_config.chunk_len, config.seq_len, config.batch_size, config.seed, neighbours.get(split), k)
-            for split, store in (("train", corpus.train), ("valid", corpus.valid))
-        )
-        assert batches is not None
+
+        def batches_of(store: TokenStore, split: str, seed: int) -> PackedBatches:
+            return PackedBatches(store, model_config.chunk_len, config.seq_len, config.batch_size, seed, neighbours.get(split), k)
+
+        batches = batches_of(corpus.train, "train", config.seed)
+        validation = batches_of(corpus.valid, "valid", 0) if corpus.valid is not None else None  # the same for every seed
         torch.manual_seed(config.seed)
         model = Retro(model_config)
         inputs = {"tokens": corpus.train.fingerprint, **({"neighbours": neighbours["train"].artifact.fingerprint} if k else {})}

@@ -124,6 +124,8 @@ def test_hnsw_finds_nearly_what_exact_search_finds() -> None:
     assert (exact.kind, approximate.kind) == ("exact", "hnsw")
     assert measure_recall(exact, keys) == 1.0
     assert measure_recall(approximate, keys) > 0.95
+    _, rows = approximate.search(keys[:3], 500)
+    assert (rows >= 0).all()
 
 
 @pytest.mark.parametrize("num_documents", [1, 2])

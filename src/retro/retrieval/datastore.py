@@ -47,6 +47,7 @@ class Datastore:
         self.rows: np.ndarray = np.load(artifact.file("rows.npy"))
         self.index = FaissIndex.open(artifact.file("index.faiss"))
         self.content_hashes = np.array([document["content_hash"] for document in store.documents])
+        self.ids = np.array([document["id"] for document in store.documents])
         self._embedder: Embedder | None = None
         if len(self.index) != len(self.rows):
             raise ArtifactError(f"{artifact.path} holds {len(self.index)} keys for {len(self.rows)} chunks; remove it and run: retro build")
@@ -90,17 +91,14 @@ class Datastore:
         """The k nearest chunks of each text, without documents whose content hash or id is excluded; fewer if there are no more."""
         if not texts:
             return []
-        excluded = np.isin(self.content_hashes, list(exclude)) | np.isin(
-            [document["id"] for document in self.store.documents], list(exclude)
-        )
-        wanted = min(len(self), k + int(excluded[self.table.documents[self.rows]].sum()))
-        distances, rows = self.index.search(self.embedder.embed(texts), wanted) if wanted else (np.zeros((len(texts), 0)),) * 2
-        return [
-            [self._neighbour(int(row), float(distance)) for distance, row in zip(*pair, strict=True) if not excluded[self._document(row)]][
-                :k
-            ]
-            for pair in zip(distances, rows.astype(np.int64), strict=True)
+        excluded = np.isin(self.content_hashes, exclude) | np.isin(self.ids, exclude)
+        reach = k + int(excluded[self.table.documents[self.rows]].sum()) if excluded.any() else k
+        distances, rows = self.index.search(self.embedder.embed(texts), min(reach, len(self)))
+        found = [
+            [(int(row), float(distance)) for row, distance in zip(*pair, strict=True) if row >= 0 and not excluded[self._document(row)]]
+            for pair in zip(rows, distances, strict=True)
         ]
+        return [[self._neighbour(row, distance) for row, distance in pairs[:k]] for pairs in found]
 
     def _document(self, row: int) -> int:
         return int(self.table.documents[self.rows[row]])

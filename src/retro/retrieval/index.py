@@ -36,7 +36,6 @@ class FaissIndex:
             return FaissIndex(faiss.IndexFlatL2(width))
         index = faiss.IndexHNSWFlat(width, 32)
         index.hnsw.efConstruction = 80
-        index.hnsw.efSearch = 128
         return FaissIndex(index)
 
     @staticmethod
@@ -54,7 +53,9 @@ class FaissIndex:
         self._index.add(np.ascontiguousarray(keys, dtype=np.float32))
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        distances, rows = self._index.search(np.ascontiguousarray(queries, dtype=np.float32), k)
+        # A list of candidates shorter than k would leave places empty.
+        parameters = faiss.SearchParametersHNSW(efSearch=max(128, 2 * k)) if self.kind == "hnsw" else None  # type: ignore[attr-defined]
+        distances, rows = self._index.search(np.ascontiguousarray(queries, dtype=np.float32), k, params=parameters)
         return distances, rows
 
     def save(self, path: Path) -> None:
