@@ -40,7 +40,9 @@ def render_sample(chunks: list[ColouredChunk], title: str) -> RenderableType:
 def _neighbour_text(chunk: ColouredChunk) -> list[Text]:
     texts = []
     for rank, neighbour in enumerate(chunk.neighbours, start=1):
-        text = Text(f"{rank}. {neighbour.title} ({neighbour.source}, distance {neighbour.distance:.2f})\n", "bold")
-        text.append_text(Text("").join([spans_text(neighbour.neighbour), Text(" | ", "bold"), spans_text(neighbour.continuation)]))
+        text = Text("\n" if rank > 1 else "")
+        text.append(f"{rank}. {neighbour.title} ({neighbour.source}, distance {neighbour.distance:.2f})\n", "bold")
+        for part in (spans_text(neighbour.neighbour), Text(" | ", "bold"), spans_text(neighbour.continuation)):
+            text.append_text(part)
         texts.append(text)
     return texts
