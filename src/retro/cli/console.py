@@ -7,7 +7,16 @@ from typing import Any, TypeVar
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from retro import recipes
@@ -39,12 +48,12 @@ class RichNarrator:
 
     @contextmanager
     def counting(self, title: str) -> Iterator[Callable[[int, int], None]]:
-        with self._bar(title, MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as (progress, task):
+        with self._bar(title, TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as (progress, task):
             yield lambda done, total: progress.update(task, completed=done, total=total)
 
     @contextmanager
     def scoring(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
-        with self._bar(title, MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as (progress, task):
+        with self._bar(title, TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as (progress, task):
             yield lambda mode, done, total: progress.update(task, completed=done, total=total, description=f"{title} [{mode}]".ljust(36))
 
     @contextmanager
