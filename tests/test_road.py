@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from retro.artifacts import Artifact
 from retro.cli.main import main
 from retro.corpus import catalogue, readers
 from retro.corpus.documents import Document
@@ -85,6 +86,7 @@ def test_the_demo_reports_and_reuses(tmp_path: Path, texts: list[str], bert: str
     """The demo itself, on a small corpus and encoder in place of the fetched ones."""
     monkeypatch.setitem(readers.READERS, "licences", lambda: (Document(str(n), text, "licences", f"T{n}") for n, text in enumerate(texts)))
     monkeypatch.setattr(catalogue, "fetch", lambda name, progress: None)
+    monkeypatch.setattr(catalogue, "fetched", lambda name: Artifact(tmp_path, {"fingerprint": "small"}))
     monkeypatch.setattr(catalogue, "folder_of", lambda name: tmp_path)
     first = run_demo(tmp_path / "demo", small_run(bert), Silent())
     page = first.report.read_text()

@@ -144,6 +144,24 @@ def run_stage(
     return Artifact(path, manifest)
 
 
+def reopen_broken(path: Path) -> list[str]:
+    """If files of a finished stage are missing or do not match their checksums, take them out and make the stage unfinished again.
+
+    The next run of the stage then makes only what is missing. A shard's other files, those of the same stem, go with it.
+    """
+    manifest = json.loads((path / MANIFEST).read_text())
+    broken = [name for name, checksum in manifest["files"].items() if not (path / name).exists() or file_checksum(path / name) != checksum]
+    if broken:
+        for name in broken:
+            stem = (path / name).name.partition(".")[0]
+            for file in (path / name).parent.glob(f"{stem}.*"):
+                file.unlink()
+        write_json(path / PLAN, {key: manifest[key] for key in ("kind", "fingerprint", "config", "inputs")})
+        (path / MANIFEST).unlink()
+        path.replace(path.with_name(path.name + ".partial"))
+    return [str(path / name) for name in broken]
+
+
 def _expect_same(path: Path, found: dict[str, Any], expected: dict[str, Any], command: str) -> None:
     """Refuse a folder, finished or begun, of other settings or inputs: nobody's hours of work are overwritten."""
     if found["fingerprint"] != expected["fingerprint"]:

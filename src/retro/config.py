@@ -92,6 +92,10 @@ class CorpusConfig:
     """Which text, how it is cut into tokens, and how its documents are split."""
 
     vocab_size: int = 2048
+    tokenizer_model: str = "bpe"
+    """`bpe` or `unigram`."""
+    tokenizer_sample_bytes: int = 64 << 20
+    """Text that the tokenizer is trained on at most."""
     split_seed: int = 0
     valid_fraction: float = 0.02
     test_fraction: float = 0.05
@@ -104,7 +108,8 @@ class CorpusConfig:
     """Training documents at or above this Jaccard similarity with a held-out document are removed."""
 
     def __post_init__(self) -> None:
-        _require_positive(self, "vocab_size", "decontaminate_ngram")
+        _require_positive(self, "vocab_size", "tokenizer_sample_bytes", "decontaminate_ngram")
+        _require(self.tokenizer_model in ("bpe", "unigram"), f"tokenizer_model is {self.tokenizer_model!r}; expected bpe or unigram")
         for name in ("valid_fraction", "test_fraction"):
             _require(0.0 <= getattr(self, name) < 1.0, f"{name} is {getattr(self, name)}; expected 0 ≤ {name} < 1")
         _require(self.valid_fraction + self.test_fraction < 1.0, "valid_fraction and test_fraction leave no training documents")

@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 from retro.artifacts import atomic_write, write_json
 from retro.config import RunConfig
 from retro.corpus import catalogue
+from retro.corpus.ingest import REPORT
 from retro.evaluation.comparison import Comparison, compare
 from retro.evaluation.evaluate import Evaluation, on
 from retro.evaluation.report import Curves, render, result_rows
@@ -85,8 +86,8 @@ def run_demo(folder: Path, run: RunConfig, narrator: Narrator) -> DemoResult:
     for name in (CORPUS, run.datastore.encoder):
         with clock.stage(f"fetch {name}", catalogue.folder_of(name)), narrator.counting(f"Fetching {name}") as told:
             catalogue.fetch(name, told)
-    with clock.stage("tokens", work.tokens_path / "contaminated.json"), narrator.counting("Cutting text into tokens") as told:
-        corpus = work.ingest([CORPUS], run.corpus, told)
+    with clock.stage("tokens", work.tokens_path / REPORT), narrator.scoring("Cutting text into tokens") as told_step:
+        corpus = work.ingest([CORPUS], run.corpus, progress=told_step)
     with clock.stage("datastore", work.datastore_path), narrator.counting("Embedding the datastore's chunks") as told:
         work.build(run.datastore, told)
     for split in corpus.stores():
@@ -147,7 +148,7 @@ def _curves(work: Workspace) -> Curves:
 
 
 def _facts(run: RunConfig, work: Workspace, baseline: Retro, retro: Retro) -> list[tuple[str, str]]:
-    contaminated = json.loads((work.tokens_path / "contaminated.json").read_text())
+    removed = work.removed()
     counts = {split: store.artifact.counts for split, store in work.corpus().stores().items()}
     datastore, training = work.datastore(), run.training
     return [
@@ -155,7 +156,10 @@ def _facts(run: RunConfig, work: Workspace, baseline: Retro, retro: Retro) -> li
             "corpus",
             f"{CORPUS}: " + ", ".join(f"{c['documents']:,} documents and {c['tokens']:,} tokens in {split}" for split, c in counts.items()),
         ),
-        ("removed as contaminated", f"{len(contaminated)} training documents"),
+        (
+            "removed",
+            f"{removed.get('duplicate', 0)} exact duplicates and {removed.get('contaminated', 0)} training documents too close to held-out ones",
+        ),
         (
             "datastore",
             f"{len(datastore):,} chunks of {run.model.chunk_len} tokens, keys of {datastore.config.encoder}, {datastore.index.kind} index",

@@ -4,19 +4,26 @@ The stages find each other here, so that a user names one folder instead of six.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from retro.artifacts import Artifact, open_artifact
+from retro.artifacts import MANIFEST, Artifact, open_artifact, reopen_broken, write_json
 from retro.config import CorpusConfig, DatastoreConfig, EvaluationConfig, ModelConfig, TrainingConfig
-from retro.corpus import readers
-from retro.corpus.ingest import Corpus, ingest, select, train_corpus_tokenizer
+from retro.corpus.encode import encode_text
+from retro.corpus.ingest import REPORT, Corpus, pack, train_corpus_tokenizer
+from retro.corpus.readers import FieldMap, Problems
+from retro.corpus.sources import fingerprint_of, read_raw
+from retro.corpus.text import TextStore, raw_text, write_text
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError, ConfigError, DataError
 from retro.evaluation.evaluate import Evaluation, evaluate
 from retro.evaluation.evaluate import Progress as ModeProgress
+from retro.executor import Executor, LocalExecutor
 from retro.model.checkpoint import load
 from retro.model.retro import Retro
 from retro.retrieval.datastore import Datastore, build_datastore
@@ -32,8 +39,9 @@ Progress = Callable[[int, int], None]
 class Workspace:
     """The stages of one project. Each method finishes one folder, or opens it if it is finished."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, executor: Executor | None = None) -> None:
+        self.path, self.executor = path, executor or LocalExecutor()
+        self.text_path, self.encoded_path = path / "text", path / "encoded"
         self.tokenizer_path, self.tokens_path, self.datastore_path = path / "tokenizer", path / "tokens", path / "datastore"
         self._datastore: Datastore | None = None
 
@@ -46,11 +54,65 @@ class Workspace:
     def evaluation_path(self, name: str, split: str) -> Path:
         return self.path / "evaluations" / f"{name}-{split}"
 
-    def ingest(self, sources: Sequence[str], config: CorpusConfig, progress: Progress | None = None) -> Corpus:
-        """Read the sources, train a tokenizer on their training documents, and write the token stores."""
-        splits = select((document for source in sources for document in readers.read(source)), config)
-        tokenizer = train_corpus_tokenizer(splits, self.tokenizer_path, config)
-        return ingest(splits, tokenizer, self.tokens_path, config, progress)
+    def ingest(
+        self,
+        sources: Sequence[str],
+        config: CorpusConfig,
+        fields: FieldMap | None = None,
+        strict: bool = True,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> Corpus:
+        """Read the sources, train a tokenizer on their training documents, and write the token stores.
+
+        Unless `strict`, records that cannot be read are skipped and listed in `skipped.json`.
+        """
+
+        def told(step: str) -> Progress | None:
+            return partial(progress, step) if progress else None
+
+        problems = Problems(strict)
+        items = (item for source in sources for item in read_raw(source, fields, problems))
+        inputs = {source: fingerprint_of(source) for source in sources}
+        text = write_text(items, self.text_path, config, inputs, self.executor, problems, told("reading"))
+        if problems.count:
+            write_json(self.path / "skipped.json", {"skipped": problems.count, "first": problems.rows})
+        tokenizer = train_corpus_tokenizer(text, self.tokenizer_path, config)
+        encoded = encode_text(text, self.tokenizer_path, self.encoded_path, self.executor, told("encoding"))
+        return pack(encoded, tokenizer, self.tokens_path, config)
+
+    def look(self, sources: Sequence[str], fields: FieldMap | None = None) -> Iterator[tuple[str, int, int]]:
+        """Documents and bytes of every source as they would be read, before cleaning; nothing is written."""
+        for source in sources:
+            count = size = 0
+            for item in read_raw(source, fields, Problems()):
+                count, size = count + 1, size + len(raw_text(item).encode())
+            yield source, count, size
+
+    def removed(self) -> dict[str, int]:
+        """How many documents were removed, by reason."""
+        return dict(Counter(row["reason"] for row in json.loads((self.tokens_path / REPORT).read_text())))
+
+    def skipped(self) -> int:
+        """How many records could not be read."""
+        return int(TextStore.open(self.text_path).artifact.counts["skipped"])
+
+    def check(self) -> None:
+        """Compare every file of the corpus stages with its checksum."""
+        for path in self._corpus_stages():
+            Artifact(path, json.loads((path / MANIFEST).read_text())).check()
+
+    def mend(self) -> list[str]:
+        """Take broken or missing files out of the corpus stages and return their names; ingesting again makes those alone."""
+        return [name for path in self._corpus_stages() for name in reopen_broken(path)]
+
+    def _corpus_stages(self) -> list[Path]:
+        stages = [
+            self.text_path,
+            self.tokenizer_path,
+            self.encoded_path,
+            *(self.tokens_path / split for split in ("train", "valid", "test")),
+        ]
+        return [path for path in stages if path.exists()]
 
     def corpus(self) -> Corpus:
         return Corpus.open(self.tokens_path)

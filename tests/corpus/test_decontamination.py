@@ -1,13 +1,23 @@
 import random
+import weakref
+from collections.abc import Iterator
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from retro.corpus.decontamination import find_contaminated, ngrams
+from retro.corpus.decontamination import BATCH_TOKENS, find_contaminated, ngrams
+from retro.errors import ConfigError
 
 
 def test_ngrams_of_a_short_text_are_itself() -> None:
-    assert ngrams([1, 2, 3, 4], 3) == {(1, 2, 3), (2, 3, 4)}
-    assert ngrams([1, 2], 3) == {(1, 2)}
+    def grams(*tokens: int) -> set[tuple[int, ...]]:
+        return {tuple(np.frombuffer(gram, dtype=np.uint32).tolist()) for gram in ngrams(np.array(tokens, dtype=np.uint32), 3)}
+
+    assert grams(1, 2, 3, 4, 1, 2, 3) == {(1, 2, 3), (2, 3, 4), (3, 4, 1), (4, 1, 2)}
+    assert grams(1, 2, 3) == {(1, 2, 3)}
+    assert grams(1, 2) == {(1, 2)}
+    assert grams() == {()}
 
 
 def similarity(a: list[int], b: list[int], n: int) -> float:
@@ -16,13 +26,13 @@ def similarity(a: list[int], b: list[int], n: int) -> float:
     return len(x & y) / len(x | y)
 
 
-@pytest.mark.parametrize("threshold", [0.3, 0.8])
+@pytest.mark.parametrize("threshold", [0.02, 0.3, 0.8])
 def test_finds_exactly_the_documents_at_or_above_the_threshold(threshold: float) -> None:
     rng = random.Random(0)
     held_out = [[rng.randrange(50) for _ in range(200)] for _ in range(5)]
     documents = []
     for original in held_out:
-        for cut in (0, 5, 20, 22, 23, 60, 170):  # 20 to 23 tokens of 200 lie around a Jaccard similarity of 0.8
+        for cut in (0, 5, 20, 22, 23, 60, 170, 184):  # 20 to 23 tokens of 200 lie around a Jaccard similarity of 0.8
             documents.append(original[cut:] + [rng.randrange(50) for _ in range(cut // 4)])
     expected = {
         number for number, document in enumerate(documents) if max(similarity(document, original, 13) for original in held_out) >= threshold
@@ -31,10 +41,91 @@ def test_finds_exactly_the_documents_at_or_above_the_threshold(threshold: float)
     assert {entry.document for entry in found} == expected
     assert 0 < len(expected) < len(documents)
     for entry in found:
-        assert entry.similarity == pytest.approx(similarity(documents[entry.document], held_out[entry.held_out], 13))
-        assert entry.held_out == entry.document // 7
+        assert entry.similarity == similarity(documents[entry.document], held_out[entry.held_out], 13)
+        assert entry.held_out == entry.document // 8
 
 
-def test_equal_short_documents_are_found() -> None:
-    assert [entry.document for entry in find_contaminated([[1, 2], [1, 3]], [[1, 2]])] == [0]
+def planted(rng: np.random.Generator, num_ngrams: int, common: int) -> tuple[list[int], list[int]]:
+    """Two documents with `num_ngrams` distinct 13-grams each, of which `common` are shared and lie anywhere in both."""
+    tokens = rng.choice(1 << 20, 4 * num_ngrams, replace=False).tolist()  # no token twice: no n-gram by accident
+    shared, rest = tokens[: common + 12], tokens[common + 12 :]
+    documents = []
+    for _ in range(2):
+        fresh, rest = rest[: num_ngrams - common], rest[num_ngrams - common :]
+        before = int(rng.integers(len(fresh) + 1))
+        documents.append(fresh[:before] + shared + fresh[before:])
+    return documents[0], documents[1]
+
+
+def test_near_duplicates_from_070_to_095_are_found_from_the_threshold_on() -> None:
+    rng = np.random.default_rng(0)
+    levels = [level / 100 for level in range(70, 96)]
+    pairs, exact = [], []
+    for size in (45, 180, 450):
+        for level in levels:
+            common = round(2 * size * level / (1 + level))
+            pairs += [planted(rng, size, common) for _ in range(8)]
+            exact += [common / (2 * size - common)] * 8
+    assert exact.count(0.8) >= 24  # 8/9 of the n-grams in common is the threshold itself
+    assert min(exact) < 0.71
+    assert max(exact) > 0.94
+    found = find_contaminated([document for document, _ in pairs], [original for _, original in pairs])
+    assert [entry.document for entry in found] == [number for number, value in enumerate(exact) if value >= 0.8]
+    assert all(entry.held_out == entry.document and entry.similarity == exact[entry.document] for entry in found)
+
+
+def test_the_closest_held_out_document_is_named() -> None:
+    original = list(range(100, 300))
+    held_out = [original[:-20], original[:-5], list(range(900, 1000)), original[:-5]]
+    (entry,) = find_contaminated([original], held_out)
+    assert (entry.document, entry.held_out, entry.similarity) == (0, 1, 183 / 188)
+
+
+def test_documents_shorter_than_an_ngram_match_their_equals_only() -> None:
+    assert [entry.document for entry in find_contaminated([[1, 2], [1, 3], [1, 2, 0], [2]], [[1, 2]])] == [0]
+    assert [entry.held_out for entry in find_contaminated([[7] * 13], [[7] * 12, [7] * 13, [7] * 14])] == [
+        1
+    ]  # one n-gram, twice in the last
+    assert [entry.document for entry in find_contaminated([[0], []], [[]])] == [1]
+
+
+def test_empty_input() -> None:
     assert find_contaminated([[1, 2]], []) == []
+    assert find_contaminated([], [[1, 2]]) == []
+    assert find_contaminated(iter([]), []) == []
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int64])
+def test_arrays_and_lists_are_the_same(dtype: type) -> None:
+    tokens = np.arange(65_000, 65_100)
+    (entry,) = find_contaminated([tokens.astype(dtype)], [tokens.tolist()])
+    assert entry.similarity == 1.0
+
+
+def test_documents_are_read_once_and_let_go() -> None:
+    rng = np.random.default_rng(0)
+    held_out = rng.integers(0, 60_000, (3, 4000)).astype(np.uint32)
+    seen: list[weakref.ref[NDArray[np.uint32]]] = []
+    alive: list[int] = []
+
+    def stream() -> Iterator[NDArray[np.uint32]]:
+        for number in range(150):
+            document = held_out[number % 3].copy() if number >= 147 else rng.integers(0, 60_000, 4000).astype(np.uint32)
+            seen.append(weakref.ref(document))
+            alive.append(sum(reference() is not None for reference in seen))
+            yield document
+
+    found = find_contaminated(stream(), list(held_out))
+    assert [(entry.document, entry.held_out) for entry in found] == [(147, 0), (148, 1), (149, 2)]
+    assert len(seen) == 150
+    assert max(alive) <= 2 * (BATCH_TOKENS // 4000 + 1) + 1  # the batch at work and the one being read
+
+
+def test_impossible_settings_are_refused() -> None:
+    for threshold in (0.0, -1.0, 1.5):
+        with pytest.raises(ConfigError, match="threshold"):
+            find_contaminated([[1]], [[1]], 13, threshold)
+    with pytest.raises(ConfigError, match="n-grams"):
+        find_contaminated([[1]], [[1]], 0)
+    with pytest.raises(ConfigError, match="permutations"):
+        find_contaminated([[1]], [[1]], 13, 1e-6)

@@ -1,4 +1,10 @@
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -6,36 +12,42 @@ import pytest
 
 from retro.config import CorpusConfig
 from retro.corpus.documents import Document, split_of
-from retro.corpus.ingest import Corpus, ingest, select, train_corpus_tokenizer
-from retro.corpus.tokenizer import END_ID
+from retro.corpus.ingest import Corpus
+from retro.corpus.text import TextStore, read_shard, sample_text
+from retro.corpus.tokenizer import END_ID, Tokenizer
 from retro.errors import ArtifactError, DataError
+from retro.executor import LocalExecutor
+from retro.workspace import Workspace
 
 CONFIG = CorpusConfig(vocab_size=320, valid_fraction=0.2, test_fraction=0.2)
 
 
-def documents(texts: list[str]) -> list[Document]:
-    return [Document(id=str(number), text=text, source="test", title=f"T{number}") for number, text in enumerate(texts)]
+def write_jsonl(texts: list[str], path: Path) -> Path:
+    rows = [{"id": str(number), "text": text, "title": f"T{number}", "source": "test"} for number, text in enumerate(texts)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
-def make(texts: list[str], folder: Path) -> Corpus:
-    splits = select(documents(texts), CONFIG)
-    return ingest(splits, train_corpus_tokenizer(splits, folder / "tokenizer", CONFIG), folder / "tokens", CONFIG)
+def make(texts: list[str], folder: Path, config: CorpusConfig = CONFIG, workers: int = 1) -> Corpus:
+    source = write_jsonl(texts, folder / "data.jsonl")
+    return Workspace(folder / "work", LocalExecutor(workers)).ingest([str(source)], config)
+
+
+def drawn(number: int, config: CorpusConfig = CONFIG) -> str | None:
+    return split_of(Document(str(number), "x", "test"), config)
 
 
 def test_splits_depend_on_the_document_alone(texts: list[str]) -> None:
-    whole = {document.id: split_of(document, CONFIG) for document in documents(texts)}
-    assert set(whole.values()) == {"train", "valid", "test"}
-    assert all(split_of(document, CONFIG) == whole[document.id] for document in reversed(documents(texts)[::3]))
+    splits = [drawn(number) for number in range(len(texts))]
+    assert set(splits) == {"train", "valid", "test"}
     assert split_of(Document("1", "x", "test", split="valid"), CONFIG) == "valid"
 
 
 def test_stores_hold_every_document_exactly(texts: list[str], tmp_path: Path) -> None:
-    corpus = make(texts, tmp_path)
-    from retro.corpus.tokenizer import Tokenizer
-
-    tokenizer = Tokenizer.open(tmp_path / "tokenizer")
+    make(texts, tmp_path)
+    tokenizer = Tokenizer.open(tmp_path / "work" / "tokenizer")
     seen = []
-    for store in Corpus.open(tmp_path / "tokens").stores().values():
+    for split, store in Corpus.open(tmp_path / "work" / "tokens").stores().items():
         assert store.tokens.dtype == np.uint16
         for index, row in enumerate(store.documents):
             tokens = store.document(index)
@@ -43,44 +55,129 @@ def test_stores_hold_every_document_exactly(texts: list[str], tmp_path: Path) ->
             assert tokenizer.decode(tokens.tolist()) == texts[int(row["id"])]
             assert store.num_bytes[index] == len(texts[int(row["id"])].encode())
             assert row["title"] == f"T{row['id']}"
+            assert drawn(int(row["id"])) == split
             seen.append(row["id"])
     assert sorted(seen) == sorted(map(str, range(len(texts))))
-    assert corpus.train.fingerprint != corpus.test.fingerprint  # type: ignore[union-attr]
 
 
 def test_duplicates_and_near_duplicates_of_held_out_documents_leave_the_training_set(texts: list[str], tmp_path: Path) -> None:
-    split = {document.id: split_of(document, CONFIG) for document in documents(texts)}
-    held_out = next(text for text, name in zip(texts, split.values(), strict=True) if name == "test" and len(text) > 400)
-    copies, position = [held_out, held_out + "One more word."], len(texts)
-    while len(copies) < 20:  # enough copies for some to be drawn for training
-        copies.append(held_out + f"{len(copies)}")
+    held_out = next(number for number in range(len(texts)) if drawn(number) == "test" and len(texts[number]) > 400)
+    copies = [texts[held_out], *(texts[held_out] + f"{number}" for number in range(1, 20))]
     corpus = make([*texts, *copies], tmp_path)
-    ids = {row["id"] for row in corpus.train.documents}
-    removed = {row["document"] for row in json.loads((tmp_path / "tokens" / "contaminated.json").read_text())}
-    drawn = {
-        str(position + n)
-        for n in range(20)
-        if split_of(Document(str(position + n), "", "test"), CONFIG) == "train" and copies[n] != held_out
-    }
-    assert drawn
-    assert drawn <= removed
-    assert not removed & ids
+    removed = {row["document"]: row for row in json.loads((tmp_path / "work" / "tokens" / "removed.json").read_text())}
+    exact = str(len(texts))
+    assert removed[exact]["reason"] == "duplicate"
+    assert removed[exact]["matches"] == str(held_out)
+    near = {str(len(texts) + number) for number in range(1, 20) if drawn(len(texts) + number) == "train"}
+    assert near
+    assert near == {name for name, row in removed.items() if row["reason"] == "contaminated"}
+    assert not removed.keys() & {row["id"] for row in corpus.train.documents}
 
 
 def test_ingesting_again_reuses_and_other_text_is_refused(texts: list[str], tmp_path: Path) -> None:
     first = make(texts, tmp_path)
-    assert make(texts, tmp_path).train.fingerprint == first.train.fingerprint
-    with pytest.raises(ArtifactError, match="documents differ"):
+    source = tmp_path / "data.jsonl"
+    again = Workspace(tmp_path / "work").ingest([str(source)], CONFIG)
+    assert again.train.fingerprint == first.train.fingerprint
+    with pytest.raises(ArtifactError, match=r"data.jsonl differ"):
         make(texts[:-1], tmp_path)
 
 
-def test_documents_that_are_too_long_or_empty_are_left_out() -> None:
-    config = CorpusConfig(max_document_bytes=5, valid_fraction=0, test_fraction=0)
-    kept = select(documents(["short", "too long", "", " \n"]), config)
-    assert [document.text for document in kept["train"]] == ["short"]
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.parametrize("texts", [[], ["", "\n"]])
-def test_an_empty_corpus_is_refused(texts: list[str]) -> None:
-    with pytest.raises(DataError, match="no training document with text"):
-        select(documents(texts), CONFIG)
+def test_workers_and_shards_do_not_change_the_tokens(texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = make(texts, tmp_path)
+    monkeypatch.setattr("retro.corpus.text.SHARD_BYTES", 1500)
+    results = []
+    for workers in (1, 2):
+        folder = tmp_path / f"{workers}"
+        Workspace(folder, LocalExecutor(workers)).ingest([str(tmp_path / "data.jsonl")], CONFIG)
+        results.append(contents(folder))
+        assert len(TextStore.open(folder / "text").shards) > 5
+    assert results[0] == results[1]
+    assert np.array_equal(Corpus.open(tmp_path / "1" / "tokens").train.tokens, whole.train.tokens)
+
+
+def test_a_broken_shard_is_made_again_alone(texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retro.corpus.text.SHARD_BYTES", 1500)
+    make(texts, tmp_path)
+    work = Workspace(tmp_path / "work", LocalExecutor(1))
+    before = contents(work.encoded_path)
+    times = {path: path.stat().st_mtime_ns for path in work.encoded_path.glob("*.npy")}
+    broken = sorted(times)[2]
+    data = bytearray(broken.read_bytes())
+    data[-1] ^= 1
+    broken.write_bytes(data)
+    with pytest.raises(ArtifactError, match=f"{broken.name} does not match its checksum"):
+        work.check()
+    assert work.mend() == [str(broken)]
+    work.ingest([str(tmp_path / "data.jsonl")], CONFIG)
+    work.check()
+    assert contents(work.encoded_path) == before
+    assert [path for path, when in times.items() if path.stat().st_mtime_ns != when] == [broken]
+
+
+def test_records_that_cannot_be_read_are_listed_or_fatal(texts: list[str], tmp_path: Path) -> None:
+    source = write_jsonl(texts, tmp_path / "data.jsonl")
+    with source.open("a") as file:
+        file.write('{"id": "no text"}\n{broken\n')
+    work = Workspace(tmp_path / "work", LocalExecutor(1))
+    with pytest.raises(DataError, match=r"data.jsonl line 41 has no text"):
+        work.ingest([str(source)], CONFIG, strict=True)
+    work.ingest([str(source)], CONFIG, strict=False)
+    assert work.skipped() == 2
+    listed = json.loads((tmp_path / "work" / "skipped.json").read_text())
+    assert listed["skipped"] == 2
+    assert [row[0].endswith(f"line {line}") for row, line in zip(listed["first"], (41, 42), strict=True)] == [True, True]
+
+
+def test_a_sample_for_the_tokenizer_is_even_and_bounded(texts: list[str], tmp_path: Path) -> None:
+    make(texts, tmp_path)
+    text = TextStore.open(tmp_path / "work" / "text")
+    training = [document for shard in text.shards for document in read_shard(shard) if document.split == "train"]
+    assert [d.id for d in sample_text(text, 1 << 30)] == [d.id for d in training]
+    half = list(sample_text(text, sum(len(d.text.encode()) for d in training) // 2))
+    assert 0 < len(half) < len(training)
+
+
+def test_documents_that_are_too_long_or_empty_are_left_out(tmp_path: Path) -> None:
+    config = CorpusConfig(vocab_size=280, max_document_bytes=12, valid_fraction=0.0, test_fraction=0.0)
+    corpus = make(["short words", "this one is too long", "other words"], tmp_path, config)
+    assert [row["id"] for row in corpus.train.documents] == ["0", "2"]
+
+
+def test_an_empty_corpus_is_refused_with_what_was_skipped(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"text": ""}\n')
+    with pytest.raises(DataError, match=r"no training document with text; skipped: .*line 1 has no text"):
+        Workspace(tmp_path / "work").ingest([str(tmp_path / "data.jsonl")], CONFIG, strict=False)
+    assert not (tmp_path / "work" / "text").exists()
+
+
+INGEST = "import sys; from retro.corpus import text; text.SHARD_BYTES = 2000; from retro.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.mark.slow
+def test_ten_kills_leave_the_result_byte_for_byte(texts: list[str], tmp_path: Path) -> None:
+    source = write_jsonl(texts * 3, tmp_path / "data.jsonl")
+    options = ["--vocab-size", "320", "--valid-fraction", "0.2", "--test-fraction", "0.2", "--workers", "2"]
+
+    def start(folder: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", INGEST, "ingest", str(source), "--out", str(folder), *options]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+
+    started = time.monotonic()
+    assert start(tmp_path / "unbroken").wait() == 0
+    seconds = time.monotonic() - started
+    rng, kills = random.Random(0), 0
+    while kills < 10:
+        process = start(tmp_path / "broken")
+        try:
+            process.wait(timeout=rng.uniform(0.3, 1.0) * seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        kills += 1
+    assert start(tmp_path / "broken").wait() == 0
+    assert contents(tmp_path / "broken") == contents(tmp_path / "unbroken")

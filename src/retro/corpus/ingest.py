@@ -1,18 +1,22 @@
-"""Documents to token stores: split, encode, drop exact duplicates, decontaminate."""
+"""From sources to token stores: text, tokenizer, encoding, and then one store for each split without duplicates and contamination."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from retro.artifacts import make_fingerprint, write_json
+from retro.artifacts import write_json
 from retro.config import CorpusConfig, to_dict
 from retro.corpus.decontamination import find_contaminated
-from retro.corpus.documents import SPLITS, Document, split_of
+from retro.corpus.encode import EncodedStore
+from retro.corpus.text import TextStore, sample_text
 from retro.corpus.tokenizer import Tokenizer, train_tokenizer
 from retro.corpus.tokens import TokenStore, write_tokens
 from retro.errors import DataError
 
 Progress = Callable[[int, int], None]
+HELD_OUT = ("test", "valid")
+REPORT = "removed.json"
 
 
 @dataclass(frozen=True)
@@ -35,75 +39,65 @@ class Corpus:
         return Corpus(TokenStore.open(path / "train"), optional["valid"], optional["test"])
 
 
-def select(documents: Iterable[Document], config: CorpusConfig) -> dict[str, list[Document]]:
-    """The documents of each split, without empty ones and exact duplicates. The held-out copy of a duplicate is the one that stays."""
-    splits: dict[str, list[Document]] = {split: [] for split in SPLITS}
-    for document in documents:
-        split = split_of(document, config)
-        if split is not None and document.text.strip():
-            splits[split].append(document)
-    seen: set[str] = set()
-    for split in reversed(SPLITS):
-        unique = []
-        for document in splits[split]:
-            if document.content_hash not in seen:
-                seen.add(document.content_hash)
-                unique.append(document)
-        splits[split] = unique
-    if not splits["train"]:
-        raise DataError("the corpus holds no training document with text; expected at least one; give more documents")
-    return splits
-
-
-def fingerprint_of(splits: dict[str, list[Document]]) -> str:
-    return make_fingerprint(
-        {split: [(document.id, document.content_hash) for document in documents] for split, documents in splits.items()}
-    )
-
-
-def train_corpus_tokenizer(splits: dict[str, list[Document]], path: Path, config: CorpusConfig) -> Tokenizer:
-    """Train a tokenizer on the training documents alone."""
-    train_tokenizer((document.text for document in splits["train"]), path, config.vocab_size, {"documents": fingerprint_of(splits)})
+def train_corpus_tokenizer(text: TextStore, path: Path, config: CorpusConfig) -> Tokenizer:
+    """Train a tokenizer on the training documents alone, on a sample of them where there is more text than memory should hold."""
+    training = (document.text for document in sample_text(text, config.tokenizer_sample_bytes))
+    train_tokenizer(training, path, config.vocab_size, config.tokenizer_model, {"text": text.fingerprint})
     return Tokenizer.open(path)
 
 
-def ingest(
-    splits: dict[str, list[Document]], tokenizer: Tokenizer, path: Path, config: CorpusConfig, progress: Progress | None = None
-) -> Corpus:
-    """Encode the documents, remove contaminated training documents, and write one token store for each split.
+def pack(encoded: EncodedStore, tokenizer: Tokenizer, path: Path, config: CorpusConfig) -> Corpus:
+    """Write one token store for each split, without exact duplicates and without training documents too close to held-out ones.
 
-    `contaminated.json` lists what was removed and is written last: where it stands, the rest is finished.
+    A held-out copy of a duplicate stays and the others go. `removed.json` lists all that was removed, and with what it matched.
     """
-    inputs = {"documents": fingerprint_of(splits)}
-    report = path / "contaminated.json"
+    plan = removals(encoded, config)
     stores: dict[str, TokenStore] = {}
-    encoded: dict[str, list[list[int]]] = {} if report.exists() else _encode(splits, tokenizer, progress)
-    contaminated = find_contaminated(
-        encoded.get("train", []),
-        [*encoded.get("valid", []), *encoded.get("test", [])],
-        config.decontaminate_ngram,
-        config.decontaminate_threshold,
-    )
-    removed = {entry.document for entry in contaminated}
-    for split, documents in splits.items():
-        pairs = zip(documents, encoded.get(split, []), strict=False)
-        kept = (pair for index, pair in enumerate(pairs) if split != "train" or index not in removed)
-        if documents:
-            stores[split] = write_tokens(kept, path / split, tokenizer, {**to_dict(config), "split": split}, inputs)
-    if not report.exists():
-        held_out = [*splits["valid"], *splits["test"]]
-        rows = [(splits["train"][entry.document].id, held_out[entry.held_out].id, entry.similarity) for entry in contaminated]
-        write_json(report, [{"document": a, "matches": b, "similarity": round(similarity, 4)} for a, b, similarity in rows])
+    for split in ("train", *HELD_OUT):
+        kept = [row for number, row in enumerate(encoded.rows()) if row["split"] == split and number not in plan]
+        if split == "train" and not kept:
+            raise DataError("no training document is left; expected at least one; give more documents")
+        if kept:
+            settings = {**to_dict(config), "split": split}
+            documents = (document for document in encoded.documents(split) if document.number not in plan)
+            stores[split] = write_tokens(documents, kept, path / split, tokenizer, settings, {"encoded": encoded.fingerprint})
+    write_json(path / REPORT, list(plan.values()))
     return Corpus(stores["train"], stores.get("valid"), stores.get("test"))
 
 
-def _encode(splits: dict[str, list[Document]], tokenizer: Tokenizer, progress: Progress | None) -> dict[str, list[list[int]]]:
-    encoded: dict[str, list[list[int]]] = {split: [] for split in splits}
-    total, done = sum(map(len, splits.values())), 0
-    for split, documents in splits.items():
-        for document in documents:
-            encoded[split].append(tokenizer.encode(document.text))
-            done += 1
-            if progress:
-                progress(done, total)
-    return encoded
+def removals(encoded: EncodedStore, config: CorpusConfig) -> dict[int, dict[str, Any]]:
+    """The documents that are left out, by number, each with the reason."""
+    plan = dict(_duplicates(encoded))
+    held_out = [document for split in HELD_OUT for document in encoded.documents(split) if document.number not in plan]
+    numbers: list[int] = []
+    names: list[str] = []
+
+    def training() -> Iterator[Any]:
+        for document in encoded.documents("train"):
+            if document.number not in plan:
+                numbers.append(document.number)
+                names.append(document.row["id"])
+                yield document.tokens
+
+    found = find_contaminated(
+        training(), [document.tokens for document in held_out], config.decontaminate_ngram, config.decontaminate_threshold
+    )
+    for entry in found:
+        match = held_out[entry.held_out].row["id"]
+        plan[numbers[entry.document]] = _removal("contaminated", names[entry.document], match, round(entry.similarity, 4))
+    return plan
+
+
+def _duplicates(encoded: EncodedStore) -> Iterator[tuple[int, dict[str, Any]]]:
+    first: dict[bytes, str] = {}
+    for split in (*HELD_OUT, "train"):
+        for number, row in enumerate(encoded.rows()):
+            if row["split"] == split:
+                digest = bytes.fromhex(row["content_hash"])
+                if digest in first:
+                    yield number, _removal("duplicate", row["id"], first[digest], 1.0)
+                first.setdefault(digest, row["id"])
+
+
+def _removal(reason: str, document: str, match: str, similarity: float) -> dict[str, Any]:
+    return {"reason": reason, "document": document, "matches": match, "similarity": similarity}

@@ -27,6 +27,8 @@ class Tokenizer:
     def __init__(self, model: bytes) -> None:
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocab_size: int = self._processor.vocab_size()
+        self.dtype = np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
+        """The smallest numbers that hold every token."""
         self.fingerprint = make_fingerprint("sentencepiece", model.hex())
         self.token_bytes = [self._bytes_of(token) for token in range(self.vocab_size)]
         self.token_lengths = np.array([len(token) for token in self.token_bytes], dtype=np.int64)
@@ -69,21 +71,21 @@ class Tokenizer:
             raise ArtifactError(f"{what} was made with tokenizer {fingerprint}; expected {self.fingerprint}; run: {command}")
 
 
-def train_tokenizer(texts: Iterable[str], path: Path, vocab_size: int, inputs: dict[str, str]) -> Artifact:
-    """Train a BPE tokenizer with byte fallback on the texts; `inputs` are the fingerprints of where they come from."""
+def train_tokenizer(texts: Iterable[str], path: Path, vocab_size: int, kind: str, inputs: dict[str, str]) -> Artifact:
+    """Train a tokenizer of the kind `bpe` or `unigram` on the texts; `inputs` are the fingerprints of where they come from."""
 
     def work(stage: Stage) -> None:
-        model = train_model(texts, vocab_size)
+        model = train_model(texts, vocab_size, kind)
         with stage.write(MODEL_FILE) as file:
             file.write(model)
         with stage.write("vocabulary.json") as file:
             file.write(json.dumps([token.decode("utf-8", "backslashreplace") for token in Tokenizer(model).token_bytes]).encode())
         stage.counts["tokens"] = vocab_size
 
-    return run_stage(path, "tokenizer", {"vocab_size": vocab_size}, inputs, work, f"retro tokenizer SOURCE --out {path}")
+    return run_stage(path, "tokenizer", {"vocab_size": vocab_size, "kind": kind}, inputs, work, f"retro tokenizer SOURCE --out {path}")
 
 
-def train_model(texts: Iterable[str], vocab_size: int) -> bytes:
+def train_model(texts: Iterable[str], vocab_size: int, kind: str = "bpe") -> bytes:
     """The bytes of a SentencePiece model. The texts are cut into lines, as SentencePiece learns within lines."""
     lines = [line for text in texts for line in text.splitlines() if line.strip()]
     if not lines:
@@ -93,7 +95,7 @@ def train_model(texts: Iterable[str], vocab_size: int) -> bytes:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
             model_writer=output,
-            model_type="bpe",
+            model_type=kind,
             vocab_size=vocab_size,
             byte_fallback=True,
             normalization_rule_name="identity",

@@ -1,16 +1,17 @@
 """Token stores: flat memory-mapped tokens with the end, the byte count and the origin of every document."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from retro.artifacts import Artifact, Stage, open_artifact, run_stage
-from retro.corpus.documents import Document
+from retro.corpus.encode import EncodedDocument
 from retro.corpus.tokenizer import END_ID, Tokenizer
-from retro.errors import DataError
+
+COLUMNS = ("id", "source", "title", "language", "content_hash")
 
 
 class TokenStore:
@@ -40,40 +41,30 @@ class TokenStore:
 
 
 def write_tokens(
-    documents: Iterable[tuple[Document, list[int]]], path: Path, tokenizer: Tokenizer, config: dict[str, Any], inputs: dict[str, str]
+    documents: Iterable[EncodedDocument],
+    rows: Sequence[dict[str, Any]],
+    path: Path,
+    tokenizer: Tokenizer,
+    config: dict[str, Any],
+    inputs: dict[str, str],
 ) -> TokenStore:
-    """Write encoded documents as a finished token store; each gets the end token."""
+    """Write documents, whose rows are known beforehand, as a finished token store; each gets the end token."""
 
     def work(stage: Stage) -> None:
-        arrays: list[np.ndarray] = []
-        dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
-        rows: list[dict[str, str]] = []
-        num_bytes: list[int] = []
-        for document, tokens in documents:
-            arrays.append(np.array([*tokens, END_ID], dtype=dtype))
-            num_bytes.append(len(document.text.encode()))
-            rows.append(
-                {
-                    "id": document.id,
-                    "source": document.source,
-                    "title": document.title,
-                    "language": document.language,
-                    "content_hash": document.content_hash,
-                }
-            )
-        if not arrays:
-            raise DataError(f"no document is left for {path}; expected at least one; give more documents or another split")
-        _save(stage, "tokens.npy", np.concatenate(arrays))
-        _save(stage, "ends.npy", np.cumsum([len(array) for array in arrays], dtype=np.int64))
-        _save(stage, "num_bytes.npy", np.array(num_bytes, dtype=np.int64))
+        ends = np.cumsum([row["num_tokens"] + 1 for row in rows], dtype=np.int64)
+        with stage.write("tokens.npy") as file:
+            header = {"descr": np.lib.format.dtype_to_descr(tokenizer.dtype), "fortran_order": False, "shape": (int(ends[-1]),)}
+            np.lib.format.write_array_header_2_0(file, header)
+            for document in documents:
+                file.write(document.tokens.tobytes())
+                file.write(np.array([END_ID], dtype=tokenizer.dtype).tobytes())
+        num_bytes = np.array([row["num_bytes"] for row in rows], dtype=np.int64)
+        for name, array in (("ends.npy", ends), ("num_bytes.npy", num_bytes)):
+            with stage.write(name) as file:
+                np.save(file, array)
         with stage.write("documents.jsonl") as file:
-            file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
-        stage.counts.update(documents=len(rows), tokens=sum(map(len, arrays)), bytes=sum(num_bytes), vocab_size=tokenizer.vocab_size)
+            file.write("".join(json.dumps({key: row[key] for key in COLUMNS}, ensure_ascii=False) + "\n" for row in rows).encode())
+        stage.counts.update(documents=len(rows), tokens=int(ends[-1]), bytes=int(num_bytes.sum()), vocab_size=tokenizer.vocab_size)
 
     inputs = {**inputs, "tokenizer": tokenizer.fingerprint}
     return TokenStore(run_stage(path, "tokens", config, inputs, work, f"retro ingest SOURCE --out {path.parent}"))
-
-
-def _save(stage: Stage, name: str, array: np.ndarray) -> None:
-    with stage.write(name) as file:
-        np.save(file, array, allow_pickle=False)

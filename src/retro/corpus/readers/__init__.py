@@ -1,0 +1,31 @@
+"""Readers: streams of documents from files, folders, hub datasets and the catalogue; memory holds one record at a time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from retro.corpus.documents import Document
+from retro.corpus.readers.catalogued import READERS, read_stdlib
+from retro.corpus.readers.hub import PREFIX, read_hub
+from retro.corpus.readers.paths import read_path
+from retro.corpus.readers.records import FieldMap, Problems
+from retro.errors import DataError
+
+__all__ = ["READERS", "FieldMap", "Problems", "read", "read_path", "read_stdlib"]
+
+
+def read(source: str, fields: FieldMap | None = None, problems: Problems | None = None) -> Iterator[Document]:
+    """Documents of a catalogue name, a file, a folder, or a hub dataset (`hf:OWNER/NAME/CONFIG@SPLIT`).
+
+    Records that cannot be read go to `problems`; without it the first one is an error.
+    """
+    fields = fields or FieldMap()
+    problems = Problems(strict=True) if problems is None else problems
+    if source in READERS:
+        return READERS[source]()
+    if source.startswith(PREFIX):
+        return read_hub(source, fields, problems)
+    path = Path(source)
+    if not path.exists():
+        known = ", ".join(sorted(READERS))
+        raise DataError(f"{source} is no file, no folder and no corpus of the catalogue; expected one, or a name of: {known}")
+    return read_path(path, fields, problems)

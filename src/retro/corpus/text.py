@@ -1,0 +1,142 @@
+"""The text stage: documents from any source, cleaned, split and packed into compressed shards.
+
+The input is cut into batches of a fixed size in the order it is read, and a batch becomes a shard. A run that was killed reads its
+input again, which is quick, and makes only the shards that are missing: the result does not depend on interruptions or workers.
+"""
+
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from retro.artifacts import Artifact, Stage, atomic_write, open_artifact, run_stage, write_json
+from retro.config import CorpusConfig, to_dict
+from retro.corpus.documents import Document, split_of, uniform
+from retro.corpus.readers import Problems
+from retro.corpus.wikipedia import RawPage, clean_page
+from retro.errors import DataError
+from retro.executor import Executor
+
+SETTINGS = ("split_seed", "valid_fraction", "test_fraction", "max_document_bytes", "sample_fraction")
+"""What of the corpus config decides about the text."""
+SHARD_BYTES = 8 << 20
+"""Text of a batch as it is read; what a worker holds at once."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Documents as they were read, or raw pages, on their way to a shard."""
+
+    target: Path
+    items: list[Document | RawPage]
+    config: CorpusConfig
+
+
+class TextStore:
+    """Finished shards of text. Each document carries the split that was drawn for it."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+        self.fingerprint = artifact.fingerprint
+        self.shards = sorted(artifact.path.glob("*.jsonl.zst"))
+
+    @staticmethod
+    def open(path: str | Path) -> "TextStore":
+        return TextStore(open_artifact(Path(path), "text", f"retro ingest SOURCE --out {Path(path).parent}"))
+
+    def documents(self) -> Iterator[Document]:
+        for shard in self.shards:
+            yield from read_shard(shard)
+
+
+def read_shard(path: Path) -> Iterator[Document]:
+    """The documents of a shard, one at a time."""
+    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
+        for line in io.TextIOWrapper(stream, encoding="utf-8"):
+            yield Document(**json.loads(line))
+
+
+def write_text(
+    items: Iterable[Document | RawPage],
+    path: Path,
+    config: CorpusConfig,
+    inputs: dict[str, str],
+    executor: Executor,
+    problems: Problems,
+    progress: Progress | None = None,
+) -> TextStore:
+    """Clean, split and write what the readers yield. Pages that cannot be cleaned go to `problems`."""
+
+    def work(stage: Stage) -> None:
+        counts: Counter[str] = Counter()
+        for shard in executor.map(_write_shard, _batches(items, stage.path, config)):
+            counts.update(shard["counts"])
+            for where, reason in shard["problems"]:
+                problems.add(where, reason)
+            if progress:
+                progress(counts["documents"], counts["documents"])
+        if not counts["train"]:
+            skipped = "".join(f"; skipped: {where} {reason}" for where, reason in problems.rows[:1])
+            raise DataError(f"the corpus holds no training document with text{skipped}; expected at least one; give more documents")
+        stage.counts.update(counts, skipped=problems.count)
+
+    settings = {name: value for name, value in to_dict(config).items() if name in SETTINGS}
+    return TextStore(run_stage(path, "text", settings, inputs, work, f"retro ingest SOURCE --out {path.parent}"))
+
+
+def sample_text(text: TextStore, max_bytes: int) -> Iterator[Document]:
+    """Training documents, all or an even sample of about `max_bytes`, chosen by their ids."""
+    share = max_bytes / max(1, text.artifact.counts["bytes of train"])
+    for document in text.documents():
+        if document.split == "train" and uniform("tokenizer", document.source, document.id) < share:
+            yield document
+
+
+def raw_text(item: Document | RawPage) -> str:
+    """What was read of an item, before cleaning."""
+    return item.text if isinstance(item, Document) else item.wikitext
+
+
+def _batches(items: Iterable[Document | RawPage], folder: Path, config: CorpusConfig) -> Iterator[Batch]:
+    """Items in runs of about `SHARD_BYTES`, cut by what was read alone."""
+    pending: list[Document | RawPage] = []
+    size = number = 0
+    for item in items:
+        pending.append(item)
+        size += len(raw_text(item))
+        if size >= SHARD_BYTES:
+            yield Batch(folder / f"{number:06d}.jsonl.zst", pending, config)
+            pending, size, number = [], 0, number + 1
+    if pending:
+        yield Batch(folder / f"{number:06d}.jsonl.zst", pending, config)
+
+
+def _write_shard(batch: Batch) -> dict[str, Any]:
+    """Write a batch's documents, unless that was done before; say how many there are by split, and what could not be cleaned."""
+    summary = batch.target.with_suffix(".summary")  # written last: where it stands, the shard is whole
+    if summary.exists():
+        return json.loads(summary.read_text())
+    counts: Counter[str] = Counter()
+    problems: list[tuple[str, str]] = []
+    with atomic_write(batch.target) as file, zstandard.ZstdCompressor().stream_writer(file, closefd=False) as stream:
+        for item in batch.items:
+            try:
+                document = item if isinstance(item, Document) else clean_page(item)
+            except DataError as error:
+                problems.append((f"page {item.id}", str(error)))
+                continue
+            split = split_of(document, batch.config) if document is not None else None
+            if document is None or split is None or not document.text.strip():
+                counts["left out"] += 1
+                continue
+            stream.write(json.dumps(asdict(replace(document, split=split)), ensure_ascii=False).encode() + b"\n")
+            counts.update({"documents": 1, split: 1, f"bytes of {split}": len(document.text.encode())})
+    write_json(summary, {"counts": counts, "problems": problems})
+    return {"counts": counts, "problems": problems}

@@ -1,0 +1,124 @@
+"""The catalogue's corpora, on small files in the format of their packages."""
+
+import gzip
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from retro.corpus import catalogue
+from retro.corpus.readers import READERS
+from retro.corpus.readers.api_prose import documents_of_service, latest_services, to_text
+from retro.corpus.readers.bible import documents_of_bible
+from retro.corpus.readers.catalogued import documents_of_news, documents_of_reviews, documents_of_sotu
+from retro.errors import ArtifactError, DataError
+
+BIBLE = '''
+import pythonbible_that_does_not_exist
+bible = Bible(
+    Version.SOME,
+    """
+First verse. Second verse.
+Of chapter two.
+A king's \\"word\\".
+""",
+    {1001001: 1, 1001002: 14, 1002001: 28, 2001001: 44},
+    {1001001: 14, 1001002: 28, 1002001: 44, 2001001: 61},
+    {Book.GENESIS: {1: 2, 2: 1}, Book.KINGS_1: {1: 1}},
+    {Book.GENESIS: "Genesis", Book.KINGS_1: "1 Kings"},
+    {Book.GENESIS: "The First Book", Book.KINGS_1: "The Kings"},
+    False,
+)
+'''
+
+
+def test_every_corpus_has_a_reader_and_says_when_it_was_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETRO_CACHE_DIR", str(tmp_path))
+    for name, entry in catalogue.ENTRIES.items():
+        if entry.kind == "corpus":
+            with pytest.raises(ArtifactError, match=f"run: retro fetch {name}"):
+                list(READERS[name]())
+    assert set(catalogue.LOCAL) <= set(READERS)
+
+
+def test_a_bible_gives_its_chapters(tmp_path: Path) -> None:
+    (tmp_path / "bible.py").write_text(BIBLE)
+    documents = list(documents_of_bible(tmp_path / "bible.py", "kjv"))
+    assert [(document.id, document.title, document.text) for document in documents] == [
+        ("genesis-1", "Genesis 1", "First verse. Second verse.\n"),
+        ("genesis-2", "Genesis 2", "Of chapter two.\n"),
+        ("1-kings-1", "1 Kings 1", 'A king\'s "word".\n'),
+    ]
+    assert {document.source for document in documents} == {"kjv"}
+
+
+def test_another_python_file_is_no_bible(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("bible = None")
+    with pytest.raises(DataError, match="assigns no Bible"):
+        list(documents_of_bible(tmp_path / "other.py", "kjv"))
+
+
+def test_news_without_text_is_left_out(tmp_path: Path) -> None:
+    rows = (
+        'article_id,publish_date,article_source_link,title,subtitle,text\n1,2017/2/7,http://a, Title ,,"One, two.\nThree."\n2,,,Empty,, \n'
+    )
+    with zipfile.ZipFile(tmp_path / "n.zip", "w") as archive:
+        archive.writestr("NewsArticles.csv", rows)
+    [document] = documents_of_news(tmp_path / "n.zip")
+    assert (document.id, document.title, document.text, document.source) == ("1", "Title", "One, two.\nThree.\n", "news")
+
+
+def test_reviews_are_numbered_by_site(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text('text,label,source\n"Good.<br /><br />Very.",1,imdb\nbad .,0,rotten_tomatoes\nFine,1,imdb\n')
+    documents = list(documents_of_reviews(tmp_path / "r.csv"))
+    assert [document.id for document in documents] == ["imdb-1", "rotten_tomatoes-1", "imdb-2"]
+    assert (documents[0].text, documents[1].title, documents[0].source) == ("Good.\n\nVery.\n", "rotten tomatoes review 1", "reviews")
+
+
+def test_addresses_take_their_titles_from_the_table(tmp_path: Path) -> None:
+    (tmp_path / "speeches").mkdir()
+    (tmp_path / "speeches" / "1790-Washington-1.txt").write_text("Fellow citizens\n\n")
+    (tmp_path / "speeches" / "1973-Nixon-2.txt").write_text("To the Congress")
+    table = "fileid,date,president_full,is_sotu\n1790-Washington-1,1790-01-08,George Washington,True\n1973-Nixon-2,1973-02-15,Richard Nixon,False\n"
+    (tmp_path / "metadata.csv").write_text(table)
+    first, second = documents_of_sotu(tmp_path)
+    assert (first.id, first.text, first.source) == ("1790-Washington-1", "Fellow citizens\n", "sotu")
+    assert (first.title, second.title) == (
+        "State of the Union, George Washington, 1790-01-08",
+        "Message to Congress, Richard Nixon, 1973-02-15",
+    )
+
+
+def test_api_prose_follows_an_operation_through_its_shapes(tmp_path: Path) -> None:
+    service = {
+        "metadata": {"serviceFullName": "Some Service"},
+        "documentation": "<p>An <b>overview</b>.</p><p>More &amp; more.</p>",
+        "operations": {
+            "Get": {"documentation": "<p>Gets it.</p>", "input": {"shape": "GetRequest"}, "errors": [{"shape": "Lost"}]},
+            "Put": {"input": {"shape": "GetRequest"}},
+            "Set": {"documentation": "Sets it.", "input": {"shape": "Tree"}},
+        },
+        "shapes": {
+            "GetRequest": {"members": {"Name": {"shape": "Text", "documentation": "<p>Its name.</p>"}, "Tree": {"shape": "Tree"}}},
+            "Text": {"type": "string"},
+            "Tree": {"documentation": "A tree.", "type": "list", "member": {"shape": "Leaf"}},
+            "Leaf": {"documentation": "A leaf.", "members": {"Up": {"shape": "Tree"}}},
+            "Lost": {"documentation": "Not there."},
+        },
+    }
+    for version in ("2019-01-01", "2021-01-01"):
+        file = tmp_path / "some" / version / "service-2.json.gz"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(gzip.compress(json.dumps(service).encode()))
+    assert list(latest_services(tmp_path)) == [("some", file)]
+    found = [(document.id, document.title, document.text) for document in documents_of_service(file, "some")]
+    assert found == [
+        ("some", "Some Service", "Some Service\n\nAn overview.\nMore & more.\n"),
+        ("some/Get", "Some Service: Get", "Get\n\nGets it.\n\nName: Its name.\n\nTree: A tree.\n\nLeaf: A leaf.\n\nLost: Not there.\n"),
+        ("some/Set", "Some Service: Set", "Set\n\nSets it.\n"),
+    ]
+
+
+def test_markup_becomes_lines() -> None:
+    assert to_text("<p>Use  <code>x</code>,\nthen:</p> <ul><li><p>a</p></li><li>b &lt; c</li></ul>") == "Use x, then:\na\nb < c"
