@@ -91,6 +91,8 @@ class ModelConfig:
 class CorpusConfig:
     """Which text, how it is cut into tokens, and how its documents are split."""
 
+    sources: tuple[str, ...] = ()
+    """What is read where a command names no source."""
     vocab_size: int = 2048
     tokenizer_model: str = "bpe"
     """`bpe` or `unigram`."""
@@ -151,6 +153,8 @@ class TrainingConfig:
     beta1: float = 0.9
     beta2: float = 0.95
     clip_norm: float = 1.0
+    mixture: dict[str, float] = field(default_factory=dict)
+    """Sampling weights of the documents' sources; empty: every document once an epoch."""
     seed: int = 0
     log_every: int = 10
     validate_every: int = 100
@@ -250,6 +254,9 @@ def _coerce(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
         _require(isinstance(value, dict), f"{where} is {value!r}; expected an object")
         return from_dict(typing.cast(type, hint), value, where)
+    if typing.get_origin(hint) is dict:
+        _require(isinstance(value, dict), f"{where} is {value!r}; expected an object")
+        return {key: _coerce(typing.get_args(hint)[1], item, f"{where}.{key}") for key, item in value.items()}
     if typing.get_origin(hint) is tuple:
         _require(isinstance(value, (list, tuple)), f"{where} is {value!r}; expected a list")
         return tuple(value)

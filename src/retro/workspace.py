@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from retro.artifacts import MANIFEST, Artifact, open_artifact, reopen_broken, write_json
-from retro.config import CorpusConfig, DatastoreConfig, EvaluationConfig, ModelConfig, TrainingConfig
-from retro.corpus.encode import encode_text
+from retro.config import CorpusConfig, DatastoreConfig, EvaluationConfig, ModelConfig, TrainingConfig, from_dict
+from retro.corpus import readers
+from retro.corpus.encode import EncodedStore, encode_text
 from retro.corpus.ingest import REPORT, Corpus, pack, train_corpus_tokenizer
 from retro.corpus.readers import FieldMap, Problems
 from retro.corpus.sources import fingerprint_of, read_raw
 from retro.corpus.text import TextStore, raw_text, write_text
+from retro.corpus.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError, ConfigError, DataError
 from retro.evaluation.evaluate import Evaluation, evaluate
@@ -60,11 +63,13 @@ class Workspace:
         config: CorpusConfig,
         fields: FieldMap | None = None,
         strict: bool = True,
+        names: frozenset[str] = frozenset(),
         progress: Callable[[str, int, int], None] | None = None,
     ) -> Corpus:
         """Read the sources, train a tokenizer on their training documents, and write the token stores.
 
-        Unless `strict`, records that cannot be read are skipped and listed in `skipped.json`.
+        Unless `strict`, records that cannot be read are skipped and listed in `skipped.json`. Training documents whose title or
+        id is among `names` are removed.
         """
 
         def told(step: str) -> Progress | None:
@@ -78,7 +83,28 @@ class Workspace:
             write_json(self.path / "skipped.json", {"skipped": problems.count, "first": problems.rows})
         tokenizer = train_corpus_tokenizer(text, self.tokenizer_path, config)
         encoded = encode_text(text, self.tokenizer_path, self.encoded_path, self.executor, told("encoding"))
-        return pack(encoded, tokenizer, self.tokens_path, config)
+        return pack(encoded, tokenizer, self.tokens_path, config, names)
+
+    def decontaminate(self, out: Path, against: Sequence[str], names: frozenset[str] = frozenset()) -> Corpus:
+        """Write the token stores once more below `out`, without training documents close to those of `against`, or named."""
+        config = from_dict(CorpusConfig, {k: v for k, v in self.corpus().train.artifact.config.items() if k != "split"})
+        encoded = EncodedStore(open_artifact(self.encoded_path, "encoded", f"retro ingest SOURCE --out {self.path}"))
+        tokenizer = Tokenizer.open(self.tokenizer_path)
+        given = [
+            np.array(tokenizer.encode(document.text), dtype=tokenizer.dtype) for source in against for document in readers.read(source)
+        ]
+        return pack(encoded, tokenizer, out, config, names, given)
+
+    def by_source(self) -> dict[str, Counter[str]]:
+        """Documents, tokens and bytes of every source in all splits, and how many documents were removed from it, by reason."""
+        table: dict[str, Counter[str]] = {}
+        for store in self.corpus().stores().values():
+            for index, row in enumerate(store.documents):
+                tokens = int(store.ends[index] - store.starts[index])
+                table.setdefault(row["source"], Counter()).update(documents=1, tokens=tokens, bytes=int(store.num_bytes[index]))
+        for row in json.loads((self.tokens_path / REPORT).read_text()):
+            table.setdefault(row["source"], Counter())[row["reason"]] += 1
+        return table
 
     def look(self, sources: Sequence[str], fields: FieldMap | None = None) -> Iterator[tuple[str, int, int]]:
         """Documents and bytes of every source as they would be read, before cleaning; nothing is written."""
@@ -160,11 +186,11 @@ class Workspace:
                 f"{self.datastore_path} has chunks of {self.datastore().config.chunk_len} tokens; expected the model's {model_config.chunk_len}"
             )
 
-        def batches_of(store: TokenStore, split: str, seed: int) -> PackedBatches:
-            return PackedBatches(store, model_config.chunk_len, config.seq_len, config.batch_size, seed, neighbours.get(split), k)
+        def batches_of(store: TokenStore, split: str, seed: int, mixture: dict[str, float]) -> PackedBatches:
+            return PackedBatches(store, model_config.chunk_len, config.seq_len, config.batch_size, seed, neighbours.get(split), k, mixture)
 
-        batches = batches_of(corpus.train, "train", config.seed)
-        validation = batches_of(corpus.valid, "valid", 0) if corpus.valid is not None else None  # the same for every seed
+        batches = batches_of(corpus.train, "train", config.seed, config.mixture)
+        validation = batches_of(corpus.valid, "valid", 0, {}) if corpus.valid is not None else None  # the same for every seed
         torch.manual_seed(config.seed)
         model = Retro(model_config)
         inputs = {"tokens": corpus.train.fingerprint, **({"neighbours": neighbours["train"].artifact.fingerprint} if k else {})}

@@ -54,6 +54,7 @@ def test_help_needs_no_heavy_library(command: str) -> None:
         (["train", "{tmp}/nothing", "--recipe", "huge"], 1, "there is no recipe 'huge'"),
         (["evaluate", "{tmp}/nothing", "retro"], 1, "run: retro train"),
         (["sample", "{tmp}/nothing", "text"], 1, "run: retro train"),
+        (["ingest", "--out", "{tmp}/w"], 1, "no source was named"),
         (["fetch"], 1, "retro fetch --list"),
         (["fetch", "moon"], 1, "there is no 'moon' in the catalogue"),
     ],
@@ -76,6 +77,23 @@ def test_bad_input_gets_one_clear_line(
 @pytest.mark.parametrize("arguments", [["train"], ["train", "work", "--num-steps", "many"], ["sample", "work", "x", "--frobnicate"]])
 def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert main(arguments) == 2
+
+
+def test_the_commands_of_the_corpus(capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path) -> None:
+    work = str(tmp_path / "w")
+    assert main(["ingest", str(text_folder), "--out", work, "--dry-run"]) == 0
+    assert "40" in capsys.readouterr().out
+    assert not (tmp_path / "w").exists()
+    assert main(["ingest", str(text_folder), "--out", work, *SMALL_CORPUS]) == 0
+    assert "contaminated" in capsys.readouterr().out
+    assert main(["tokenizer", "inspect", work, "the licence\n"]) == 0
+    shown = capsys.readouterr().out
+    assert "bytes a token" in shown
+    assert "⏎" in shown
+    assert main(["decontaminate", work, "--out", str(tmp_path / "clean"), "--against", str(text_folder / "00.txt")]) == 0
+    code, error = run(capsys, "decontaminate", work, "--out", str(tmp_path / "clean2"))
+    assert code == 1
+    assert "--against" in error
 
 
 def test_one_document_shorter_than_a_chunk_goes_all_the_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, bert: str) -> None:

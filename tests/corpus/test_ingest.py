@@ -142,6 +142,23 @@ def test_a_sample_for_the_tokenizer_is_even_and_bounded(texts: list[str], tmp_pa
     assert 0 < len(half) < len(training)
 
 
+def test_named_documents_and_those_close_to_a_given_set_are_removed(texts: list[str], tmp_path: Path) -> None:
+    training = [number for number in range(len(texts)) if drawn(number) == "train"]
+    named, close = training[0], next(number for number in training[1:] if len(texts[number]) > 400)
+    source = write_jsonl(texts, tmp_path / "data.jsonl")
+    work = Workspace(tmp_path / "work", LocalExecutor(1))
+    corpus = work.ingest([str(source)], CONFIG, names=frozenset({f"T{named}"}))
+    assert str(named) not in {row["id"] for row in corpus.train.documents}
+    assert work.removed() == {"named": 1}
+    assert work.by_source()["test"]["documents"] == len(texts) - 1
+    (tmp_path / "evaluation.txt").write_text(texts[close] + "a little more")
+    cleaned = work.decontaminate(tmp_path / "clean", [str(tmp_path / "evaluation.txt")])
+    gone = {row["document"]: row for row in json.loads((tmp_path / "clean" / "removed.json").read_text())}
+    assert set(gone) == {str(close)}
+    assert gone[str(close)]["matches"] == "given document 0"
+    assert len(cleaned.train) == len(corpus.train)  # one is back, since no name was given, and one is gone
+
+
 def test_documents_that_are_too_long_or_empty_are_left_out(tmp_path: Path) -> None:
     config = CorpusConfig(vocab_size=280, max_document_bytes=12, valid_fraction=0.0, test_fraction=0.0)
     corpus = make(["short words", "this one is too long", "other words"], tmp_path, config)

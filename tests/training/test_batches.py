@@ -78,6 +78,26 @@ def test_the_baseline_sees_the_same_tokens(batches: PackedBatches, workspace: Wo
     assert plain[0].neighbours is None
 
 
+def test_a_mixture_gives_each_source_its_share_and_keeps_sequences_pure(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = workspace.store("train")
+    for index, row in enumerate(store.documents):
+        row["source"] = "even" if index % 2 == 0 else "odd"
+    weights = {"even": 3.0, "odd": 1.0}
+    batches = PackedBatches(store, 8, 32, 2, seed=3, mixture=weights)
+    sources = np.array([row["source"] for row in store.documents])
+    seen = []
+    for number in range(1000):
+        chunks = batches._sequence(number)
+        found = set(sources[batches.table.documents[chunks[chunks >= 0]]].tolist())
+        assert len(found) == 1
+        seen.append(found.pop())
+    assert seen.count("even") == 750
+    again = PackedBatches(store, 8, 32, 2, seed=3, mixture=weights)
+    assert torch.equal(again[321].tokens, batches[321].tokens)
+    with pytest.raises(ConfigError, match=r"mixture names \['sea'\]; expected sources of the corpus: \['even', 'odd'\]"):
+        PackedBatches(store, 8, 32, 2, seed=3, mixture={"sea": 1.0})
+
+
 def test_what_does_not_fit_is_refused(workspace: Workspace) -> None:
     with pytest.raises(ConfigError, match="multiple of chunk_len"):
         PackedBatches(workspace.store("train"), 8, 30, 2, seed=0)

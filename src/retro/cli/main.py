@@ -13,6 +13,8 @@ COMMANDS = {
     "demo": "the whole road on embedded defaults, with a report at the end",
     "fetch": "bring a corpus or an encoder of the catalogue",
     "ingest": "text → tokenizer and tokens, split and decontaminated",
+    "tokenizer": "see how a tokenizer cuts a text, and how well it fits each source",
+    "decontaminate": "remove training documents close to an evaluation set, or named in a list",
     "build": "tokens → datastore",
     "neighbours": "find the neighbours of every chunk",
     "train": "train RETRO, or its baseline",

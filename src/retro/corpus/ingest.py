@@ -1,14 +1,18 @@
 """From sources to token stores: text, tokenizer, encoding, and then one store for each split without duplicates and contamination."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retro.artifacts import write_json
+import numpy as np
+
+from retro.artifacts import make_fingerprint, write_json
 from retro.config import CorpusConfig, to_dict
 from retro.corpus.decontamination import find_contaminated
-from retro.corpus.encode import EncodedStore
+from retro.corpus.documents import Document
+from retro.corpus.encode import EncodedDocument, EncodedStore
+from retro.corpus.names import matches_names
 from retro.corpus.text import TextStore, sample_text
 from retro.corpus.tokenizer import Tokenizer, train_tokenizer
 from retro.corpus.tokens import TokenStore, write_tokens
@@ -46,12 +50,23 @@ def train_corpus_tokenizer(text: TextStore, path: Path, config: CorpusConfig) ->
     return Tokenizer.open(path)
 
 
-def pack(encoded: EncodedStore, tokenizer: Tokenizer, path: Path, config: CorpusConfig) -> Corpus:
+def pack(
+    encoded: EncodedStore,
+    tokenizer: Tokenizer,
+    path: Path,
+    config: CorpusConfig,
+    names: frozenset[str] = frozenset(),
+    against: Sequence[np.ndarray] = (),
+) -> Corpus:
     """Write one token store for each split, without exact duplicates and without training documents too close to held-out ones.
 
-    A held-out copy of a duplicate stays and the others go. `removed.json` lists all that was removed, and with what it matched.
+    A held-out copy of a duplicate stays and the others go. Training documents whose title or id is among `names` go too, and those
+    too close to the tokens `against`. `removed.json` lists all that was removed, and with what it matched.
     """
-    plan = removals(encoded, config)
+    plan = removals(encoded, config, names, against)
+    inputs = {"encoded": encoded.fingerprint}
+    if names or against:
+        inputs["decontaminated against"] = make_fingerprint(sorted(names), [tokens.tolist() for tokens in against])
     stores: dict[str, TokenStore] = {}
     for split in ("train", *HELD_OUT):
         kept = [row for number, row in enumerate(encoded.rows()) if row["split"] == split and number not in plan]
@@ -60,31 +75,40 @@ def pack(encoded: EncodedStore, tokenizer: Tokenizer, path: Path, config: Corpus
         if kept:
             settings = {**to_dict(config), "split": split}
             documents = (document for document in encoded.documents(split) if document.number not in plan)
-            stores[split] = write_tokens(documents, kept, path / split, tokenizer, settings, {"encoded": encoded.fingerprint})
+            stores[split] = write_tokens(documents, kept, path / split, tokenizer, settings, inputs)
     write_json(path / REPORT, list(plan.values()))
     return Corpus(stores["train"], stores.get("valid"), stores.get("test"))
 
 
-def removals(encoded: EncodedStore, config: CorpusConfig) -> dict[int, dict[str, Any]]:
+def removals(
+    encoded: EncodedStore, config: CorpusConfig, names: frozenset[str] = frozenset(), against: Sequence[np.ndarray] = ()
+) -> dict[int, dict[str, Any]]:
     """The documents that are left out, by number, each with the reason."""
     plan = dict(_duplicates(encoded))
-    held_out = [document for split in HELD_OUT for document in encoded.documents(split) if document.number not in plan]
-    numbers: list[int] = []
-    names: list[str] = []
+    for number, row in enumerate(encoded.rows()):
+        if (
+            names
+            and row["split"] == "train"
+            and number not in plan
+            and matches_names(Document(row["id"], "", row["source"], row["title"]), names)
+        ):
+            plan[number] = _removal("named", row, row["title"] or row["id"], 1.0)
+    held_out = [
+        (document.row["id"], document.tokens) for split in HELD_OUT for document in encoded.documents(split) if document.number not in plan
+    ]
+    held_out += [(f"given document {number}", tokens) for number, tokens in enumerate(against)]
+    taken: list[EncodedDocument] = []
 
     def training() -> Iterator[Any]:
         for document in encoded.documents("train"):
             if document.number not in plan:
-                numbers.append(document.number)
-                names.append(document.row["id"])
+                taken.append(EncodedDocument(document.number, document.row, document.tokens[:0]))
                 yield document.tokens
 
-    found = find_contaminated(
-        training(), [document.tokens for document in held_out], config.decontaminate_ngram, config.decontaminate_threshold
-    )
+    found = find_contaminated(training(), [tokens for _, tokens in held_out], config.decontaminate_ngram, config.decontaminate_threshold)
     for entry in found:
-        match = held_out[entry.held_out].row["id"]
-        plan[numbers[entry.document]] = _removal("contaminated", names[entry.document], match, round(entry.similarity, 4))
+        document = taken[entry.document]
+        plan[document.number] = _removal("contaminated", document.row, held_out[entry.held_out][0], round(entry.similarity, 4))
     return plan
 
 
@@ -95,9 +119,9 @@ def _duplicates(encoded: EncodedStore) -> Iterator[tuple[int, dict[str, Any]]]:
             if row["split"] == split:
                 digest = bytes.fromhex(row["content_hash"])
                 if digest in first:
-                    yield number, _removal("duplicate", row["id"], first[digest], 1.0)
+                    yield number, _removal("duplicate", row, first[digest], 1.0)
                 first.setdefault(digest, row["id"])
 
 
-def _removal(reason: str, document: str, match: str, similarity: float) -> dict[str, Any]:
-    return {"reason": reason, "document": document, "matches": match, "similarity": similarity}
+def _removal(reason: str, row: dict[str, Any], match: str, similarity: float) -> dict[str, Any]:
+    return {"reason": reason, "source": row["source"], "document": row["id"], "matches": match, "similarity": similarity}

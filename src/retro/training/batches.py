@@ -1,5 +1,6 @@
 """Training batches: documents packed on the chunk grid, each with the neighbours of its chunks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from retro.corpus.mixture import Mixture
 from retro.corpus.tokenizer import PAD_ID
 from retro.corpus.tokens import TokenStore
 from retro.errors import ConfigError
@@ -29,11 +31,20 @@ class PackedBatches:
 
     An epoch lays all documents, shuffled, one behind the other, each from a fresh chunk on, and cuts the row of chunks into
     sequences. A document's last chunk is padded; it retrieves nothing, since nothing of the document follows it. Neighbours
-    from any document that is in the same sequence are masked.
+    from any document that is in the same sequence are masked. With a mixture the sources take turns by their weights instead, each
+    going through its own sequences.
     """
 
     def __init__(
-        self, store: TokenStore, chunk_len: int, seq_len: int, batch_size: int, seed: int, neighbours: Neighbours | None = None, k: int = 0
+        self,
+        store: TokenStore,
+        chunk_len: int,
+        seq_len: int,
+        batch_size: int,
+        seed: int,
+        neighbours: Neighbours | None = None,
+        k: int = 0,
+        mixture: Mapping[str, float] | None = None,
     ) -> None:
         if seq_len % chunk_len:
             raise ConfigError(f"seq_len is {seq_len}; expected a multiple of chunk_len, {chunk_len}")
@@ -46,6 +57,9 @@ class PackedBatches:
         self.neighbours, self.k = neighbours, k
         self.hashes = np.array([document["content_hash"] for document in store.documents])
         self._epoch, self._order = -1, np.zeros((0, 0), dtype=np.int64)
+        self._by_source = self._pack_by_source(store, mixture or {})
+        sizes = {source: len(rows) for source, rows in self._by_source.items()}
+        self.mixture = Mixture(mixture, sizes, seed) if mixture else None
 
     def __getitem__(self, number: int) -> Batch:
         first = number * self.batch_size
@@ -53,7 +67,11 @@ class PackedBatches:
         return self._make(np.stack(sequences))
 
     def _sequence(self, index: int) -> np.ndarray:
-        """The chunks of a sequence; −1 fills the end of an epoch."""
+        """The chunks of a sequence; −1 fills the end of an epoch, or of a source."""
+        if self.mixture is not None:
+            draw = self.mixture[index]
+            row: np.ndarray = self._by_source[draw.source][draw.document]
+            return row
         epoch, position = divmod(index, self.sequences_per_epoch)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._shuffle(epoch)
@@ -62,12 +80,22 @@ class PackedBatches:
 
     def _shuffle(self, epoch: int) -> np.ndarray:
         rng = np.random.default_rng([self.seed, epoch])
-        table = self.table
-        documents = rng.permutation(len(table.first) - 1)
-        chunks = np.concatenate([np.arange(table.first[document], table.first[document + 1]) for document in documents])
-        padding = self.sequences_per_epoch * self.chunks_per_sequence - len(chunks)
-        rows = np.concatenate([chunks, np.full(padding, -1)]).reshape(-1, self.chunks_per_sequence)
-        return rng.permutation(rows)
+        return rng.permutation(self._pack(rng.permutation(len(self.table.first) - 1)))
+
+    def _pack(self, documents: np.ndarray) -> np.ndarray:
+        """The chunks of documents in this order, cut into sequences."""
+        first, per_sequence = self.table.first, self.chunks_per_sequence
+        chunks = np.concatenate([np.arange(first[document], first[document + 1]) for document in documents])
+        return np.concatenate([chunks, np.full(-len(chunks) % per_sequence, -1)]).reshape(-1, per_sequence)
+
+    def _pack_by_source(self, store: TokenStore, mixture: Mapping[str, float]) -> dict[str, np.ndarray]:
+        """The sequences of every source of the mixture; within one, documents are shuffled once, and sequences anew each epoch."""
+        sources = np.array([document["source"] for document in store.documents])
+        unknown = sorted(set(mixture) - set(sources.tolist()))
+        if unknown:
+            raise ConfigError(f"mixture names {unknown}; expected sources of the corpus: {sorted(set(sources.tolist()))}")
+        rng = np.random.default_rng([self.seed, len(sources)])
+        return {source: self._pack(rng.permutation(np.flatnonzero(sources == source))) for source in sorted(mixture)}
 
     def _make(self, chunks: np.ndarray) -> Batch:
         real = chunks >= 0
