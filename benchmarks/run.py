@@ -3,7 +3,7 @@
 import runpy
 from pathlib import Path
 
-BENCHMARKS = ("training_step",)
+BENCHMARKS = ("training_step", "decontamination", "ingest")
 
 
 def main() -> None:

@@ -50,3 +50,9 @@ def test_an_error_of_a_worker_reaches_the_caller() -> None:
         list(LocalExecutor(2).map(die, range(3)))
     with pytest.raises(ConfigError, match="num_workers is -1"):
         LocalExecutor(-1)
+
+
+def test_processes_stay_for_the_next_stage() -> None:
+    executor = LocalExecutor(2)
+    first, second = ({process for _, process in executor.map(square, range(20))} for _ in range(2))
+    assert first & second

@@ -96,7 +96,7 @@ class CorpusConfig:
     vocab_size: int = 2048
     tokenizer_model: str = "bpe"
     """`bpe` or `unigram`."""
-    tokenizer_sample_bytes: int = 64 << 20
+    tokenizer_sample_bytes: int = 32 << 20
     """Text that the tokenizer is trained on at most."""
     split_seed: int = 0
     valid_fraction: float = 0.02

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -32,15 +33,14 @@ class LocalExecutor:
         if num_workers < 0:
             raise ConfigError(f"num_workers is {num_workers}; expected 0 for one a core, or a positive number")
         self.num_workers = num_workers or os.cpu_count() or 1
+        self._pool: ProcessPoolExecutor | None = None
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         first, items = _peek(items, 2)
         if self.num_workers == 1 or len(first) < 2:  # a pool would cost more than it saves
             yield from map(function, items)
             return
-        # Spawned, not forked: a fork of a process with running threads may hang.
-        context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(self.num_workers, mp_context=context, initializer=_leave_interrupts_to_the_parent)
+        pool = self._started()
         pending: deque[Future[Result]] = deque()
         try:
             for item in items:
@@ -55,7 +55,17 @@ class LocalExecutor:
                 'if __name__ == "__main__":; run with one worker to see more'
             ) from None
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            if pending or sys.exc_info()[0] is not None:  # something went wrong, or the caller has enough
+                pool.shutdown(wait=True, cancel_futures=True)
+                self._pool = None
+
+    def _started(self) -> ProcessPoolExecutor:
+        """The processes, which stay for the next stage."""
+        if self._pool is None:
+            # Spawned, not forked: a fork of a process with running threads may hang.
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.num_workers, mp_context=context, initializer=_leave_interrupts_to_the_parent)
+        return self._pool
 
 
 def _peek(items: Iterable[Item], number: int) -> tuple[list[Item], Iterator[Item]]:

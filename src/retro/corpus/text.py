@@ -24,7 +24,7 @@ from retro.executor import Executor
 
 SETTINGS = ("split_seed", "valid_fraction", "test_fraction", "max_document_bytes", "sample_fraction")
 """What of the corpus config decides about the text."""
-SHARD_BYTES = 8 << 20
+SHARD_BYTES = 4 << 20
 """Text of a batch as it is read; what a worker holds at once."""
 
 Progress = Callable[[int, int], None]
@@ -125,7 +125,7 @@ def _write_shard(batch: Batch) -> dict[str, Any]:
         return json.loads(summary.read_text())
     counts: Counter[str] = Counter()
     problems: list[tuple[str, str]] = []
-    with atomic_write(batch.target) as file, zstandard.ZstdCompressor().stream_writer(file, closefd=False) as stream:
+    with atomic_write(batch.target) as file, zstandard.ZstdCompressor(level=1).stream_writer(file, closefd=False) as stream:
         for item in batch.items:
             try:
                 document = item if isinstance(item, Document) else clean_page(item)

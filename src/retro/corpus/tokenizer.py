@@ -7,6 +7,7 @@ split across tokens is no special case.
 import io
 import json
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -87,13 +88,14 @@ def train_tokenizer(texts: Iterable[str], path: Path, vocab_size: int, kind: str
 
 def train_model(texts: Iterable[str], vocab_size: int, kind: str = "bpe") -> bytes:
     """The bytes of a SentencePiece model. The texts are cut into lines, as SentencePiece learns within lines."""
-    lines = [line for text in texts for line in text.splitlines() if line.strip()]
-    if not lines:
+    lines = (line for text in texts for line in text.splitlines() if line.strip())  # streamed: SentencePiece keeps its own copy
+    first = next(lines, None)
+    if first is None:
         raise DataError("the corpus holds no text to train a tokenizer on; expected at least one line")
     output = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
+            sentence_iterator=chain([first], lines),
             model_writer=output,
             model_type=kind,
             vocab_size=vocab_size,
@@ -115,6 +117,6 @@ def train_model(texts: Iterable[str], vocab_size: int, kind: str = "bpe") -> byt
     except RuntimeError as error:
         reason = str(error).strip().rpartition("] ")[2]
         raise DataError(
-            f"a vocabulary of {vocab_size} cannot be learned from {len(lines)} lines; {reason} Run again with another --vocab-size"
+            f"a vocabulary of {vocab_size} cannot be learned from this text; {reason} Run again with another --vocab-size"
         ) from None
     return output.getvalue()
