@@ -19,6 +19,7 @@ from retro.config import CorpusConfig
 from retro.corpus import catalogue
 from retro.corpus.readers import read
 from retro.corpus.tokenizer import MODEL_FILE
+from retro.corpus.workspace import CorpusWorkspace
 from retro.executor import LocalExecutor
 
 CONFIG = CorpusConfig(vocab_size=16_000)
@@ -26,15 +27,13 @@ THREADS = 2
 
 
 def main() -> None:
-    from retro.workspace import Workspace  # here, so that the workers, which import this file again, need no torch
-
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         catalogue.fetch("enwik8")
         texts = [document.text for document in read("enwik8")]
         source = folder / "articles.jsonl"
         source.write_text("".join(json.dumps({"id": str(number), "text": text}) + "\n" for number, text in enumerate(texts)))
-        work = Workspace(folder / "work", LocalExecutor(THREADS))
+        work = CorpusWorkspace(folder / "work", LocalExecutor(THREADS))
         work.ingest([str(source)], CONFIG)
         processor = sentencepiece.SentencePieceProcessor(model_file=str(work.tokenizer_path / MODEL_FILE))
 

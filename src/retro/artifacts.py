@@ -59,7 +59,9 @@ class Artifact:
                     f"{self.file(name)} is missing; expected it from its manifest; remove {self.path} and run the stage again"
                 )
             if file_checksum(self.file(name)) != expected:
-                raise ArtifactError(f"{self.file(name)} does not match its checksum; remove {self.path} and run the stage again")
+                raise ArtifactError(
+                    f"{self.file(name)} does not match its checksum; remove {self.path}, or run: retro doctor --work WORK --mend; then run the stage again"
+                )
 
 
 class Stage:

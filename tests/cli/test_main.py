@@ -165,3 +165,19 @@ def test_ctrl_c_in_training_is_one_line_and_the_next_run_goes_on(tmp_path: Path,
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     assert "parameters" in done.stdout
     assert (tmp_path / "w" / "runs" / "long" / "model.safetensors").exists()
+
+
+def test_doctor_finds_and_mends_a_broken_file(capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path) -> None:
+    arguments = ["ingest", str(text_folder), "--out", str(tmp_path / "w"), *SMALL_CORPUS]
+    assert main(arguments) == 0
+    assert main(["doctor", "--work", str(tmp_path / "w")]) == 0
+    broken = tmp_path / "w" / "encoded" / "000000.npy"
+    whole = broken.read_bytes()
+    broken.write_bytes(whole[:-1])
+    capsys.readouterr()
+    code, error = run(capsys, "doctor", "--work", str(tmp_path / "w"))
+    assert code == 1
+    assert "000000.npy does not match its checksum" in error
+    assert main(["doctor", "--work", str(tmp_path / "w"), "--mend"]) == 0
+    assert main(arguments) == 0
+    assert broken.read_bytes() == whole

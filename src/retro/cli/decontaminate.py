@@ -27,12 +27,12 @@ class Options:
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "decontaminate")
     from retro.corpus.names import read_names
-    from retro.workspace import Workspace
+    from retro.corpus.workspace import CorpusWorkspace
 
     if not options.against and options.remove_names is None:
         raise ConfigError("nothing to decontaminate against was given; expected --against SOURCE or --remove-names FILE")
     names = read_names(options.remove_names) if options.remove_names else frozenset()
-    corpus = Workspace(options.work).decontaminate(options.out, options.against, names)
+    corpus = CorpusWorkspace(options.work).decontaminate(options.out, options.against, names)
     columns = ("documents", "tokens", "bytes")
     rows = [[split, *(f"{store.artifact.counts[name]:,}" for name in columns)] for split, store in corpus.stores().items()]
     print_table(str(options.out), ["split", *columns], rows)

@@ -5,8 +5,9 @@ import importlib.util
 import os
 import platform
 from dataclasses import dataclass
+from pathlib import Path
 
-from retro.cli.console import parse, print_table
+from retro.cli.console import CONSOLE, parse, print_table
 from retro.corpus import catalogue
 
 EXTRAS = {"matplotlib": "eval"}
@@ -15,11 +16,33 @@ CORE = ("torch", "transformers", "faiss-cpu", "sentencepiece", "safetensors", "n
 
 @dataclass(frozen=True)
 class Options:
-    """Say what is installed, what has been fetched, and what is missing."""
+    """Say what is installed, what has been fetched, and what is missing; or whether a workspace's corpus is whole."""
+
+    work: Path | None = None
+    """A workspace whose corpus files are compared with their checksums."""
+    mend: bool = False
+    """Take broken files out, so that `retro ingest` makes those alone again."""
+
+
+def check_corpus(path: Path, mend: bool) -> None:
+    from retro.corpus.workspace import CorpusWorkspace
+
+    work = CorpusWorkspace(path)
+    if not mend:
+        work.check()
+        CONSOLE.print(f"{path}: every file of the corpus matches its checksum", soft_wrap=True)
+        return
+    broken = work.mend()
+    for name in broken:
+        CONSOLE.print(f"{name} was broken and has been taken out", soft_wrap=True)
+    CONSOLE.print(f"now run: retro ingest … --out {path}" if broken else f"{path}: nothing is broken", soft_wrap=True)
 
 
 def main(arguments: list[str]) -> None:
-    parse(Options, arguments, "doctor")
+    options = parse(Options, arguments, "doctor")
+    if options.work is not None:
+        check_corpus(options.work, options.mend)
+        return
     rows = [["python", platform.python_version()], ["cores", str(os.cpu_count())]]
     rows += [[name, importlib.metadata.version(name)] for name in CORE]
     for name, extra in EXTRAS.items():

@@ -13,7 +13,7 @@ from retro.errors import ConfigError
 
 if TYPE_CHECKING:
     from retro.corpus.ingest import Corpus
-    from retro.workspace import Workspace
+    from retro.corpus.workspace import CorpusWorkspace
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,15 @@ def main(arguments: list[str]) -> None:
     default = Options(sources=(), corpus=recipe_of(arguments).corpus)
     options = parse(Options, arguments, "ingest", default)
     from retro.corpus.names import read_names
+    from retro.corpus.workspace import CorpusWorkspace
     from retro.executor import LocalExecutor
-    from retro.workspace import Workspace
 
     sources = options.sources or options.corpus.sources
     if not sources:
         raise ConfigError(
             f"no source was named and recipe {options.recipe} has none; expected a file, a folder or a name of: retro fetch --list"
         )
-    work = Workspace(options.out, LocalExecutor(options.workers))
+    work = CorpusWorkspace(options.out, LocalExecutor(options.workers))
     if options.dry_run:
         rows = [[source, f"{count:,}", f"{size / 1e6:.1f} MB"] for source, count, size in work.look(sources, options.fields)]
         print_table("would be read", ["source", "documents", "text"], rows)
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> None:
         )
 
 
-def print_corpus(work: "Workspace", corpus: "Corpus") -> None:
+def print_corpus(work: "CorpusWorkspace", corpus: "Corpus") -> None:
     """What there is, by split and by source."""
     columns = ("documents", "tokens", "bytes")
     rows = [[split, *(f"{store.artifact.counts[name]:,}" for name in columns)] for split, store in corpus.stores().items()]

@@ -25,9 +25,9 @@ def main(arguments: list[str]) -> None:
     from rich.text import Text
 
     from retro.corpus.tokenizer import Tokenizer
-    from retro.workspace import Workspace
+    from retro.corpus.workspace import CorpusWorkspace
 
-    work = Workspace(options.work)
+    work = CorpusWorkspace(options.work)
     tokenizer = Tokenizer.open(work.tokenizer_path)
     CONSOLE.print(f"{work.tokenizer_path}: {tokenizer.vocab_size:,} tokens, fingerprint {tokenizer.fingerprint}", soft_wrap=True)
     text = read_argument(options.text)
