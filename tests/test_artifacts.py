@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,17 @@ def test_a_stage_that_left_nothing_may_begin_with_other_settings(tmp_path: Path)
     with pytest.raises(RuntimeError):
         run_stage(tmp_path / "out", "letters", {"size": 1}, {"input": "abc"}, broken, "make letters")
     assert write_letter("a", tmp_path / "out", size=2).counts == {"letters": 1}
+
+
+def test_a_kill_just_before_the_end_leaves_no_trace(tmp_path: Path) -> None:
+    unbroken = write_letter("a", tmp_path / "unbroken", size=1)
+    partial = tmp_path / "out.partial"
+    shutil.copytree(unbroken.path, partial)  # the manifest stood there, the folder was not renamed yet
+    (partial / "letter.tmp").write_text("half")
+    artifact = write_letter("a", tmp_path / "out", size=1)
+    artifact.check()
+    assert artifact.manifest == unbroken.manifest
+    assert {path.name for path in artifact.path.iterdir()} == {"letter", "manifest.json"}
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:

@@ -138,7 +138,8 @@ def run_stage(
     write_json(plan_path, plan)
     stage = Stage(partial)
     work(stage)
-    plan_path.unlink()
+    for leftover in (plan_path, partial / MANIFEST, *partial.rglob("*.tmp")):  # a kill may have left any of them
+        leftover.unlink(missing_ok=True)
     files = {str(file.relative_to(partial)): file_checksum(file) for file in sorted(partial.rglob("*")) if file.is_file()}
     manifest = {"format": FORMAT, **plan, "counts": stage.counts, "files": files}
     write_json(partial / MANIFEST, manifest)

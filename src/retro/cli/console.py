@@ -54,7 +54,12 @@ class RichNarrator:
     @contextmanager
     def scoring(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
         with self._bar(title, TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as (progress, task):
-            yield lambda mode, done, total: progress.update(task, completed=done, total=total, description=f"{title} [{mode}]".ljust(36))
+
+            def told(mode: str, done: int, total: int) -> None:
+                step = mode if total else f"{mode} {done:,}"  # where the end is not known the bar only pulses
+                progress.update(task, completed=done, total=total or None, description=f"{title} · {step}".ljust(36))
+
+            yield told
 
     @contextmanager
     def training(self, title: str) -> Iterator[Callable[[Any], None]]:

@@ -28,6 +28,7 @@ SHARD_BYTES = 4 << 20
 """Text of a batch as it is read; what a worker holds at once."""
 
 Progress = Callable[[int, int], None]
+"""Called with what is done and what there is in all; 0 where nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def write_text(
             for where, reason in shard["problems"]:
                 problems.add(where, reason)
             if progress:
-                progress(counts["documents"], counts["documents"])
+                progress(counts["documents"], 0)
         if not counts["train"]:
             skipped = "".join(f"; skipped: {where} {reason}" for where, reason in problems.rows[:1])
             raise DataError(f"the corpus holds no training document with text{skipped}; expected at least one; give more documents")
