@@ -11,7 +11,7 @@ from retro.artifacts import make_fingerprint, write_json
 from retro.config import CorpusConfig, to_dict
 from retro.corpus.decontamination import find_contaminated
 from retro.corpus.documents import Document
-from retro.corpus.encode import EncodedDocument, EncodedStore
+from retro.corpus.encode import EncodedStore
 from retro.corpus.names import matches_names
 from retro.corpus.text import TextStore, sample_text
 from retro.corpus.tokenizer import Tokenizer, train_tokenizer
@@ -85,31 +85,30 @@ def removals(
 ) -> dict[int, dict[str, Any]]:
     """The documents that are left out, by number, each with the reason."""
     plan = dict(_duplicates(encoded))
-    for number, row in enumerate(encoded.rows()):
-        if (
-            names
-            and row["split"] == "train"
-            and number not in plan
-            and matches_names(Document(row["id"], "", row["source"], row["title"]), names)
-        ):
-            plan[number] = _removal("named", row, row["title"] or row["id"], 1.0)
+    plan |= {number: removal for number, removal in _named(encoded, names) if number not in plan}
     held_out = [
         (document.row["id"], document.tokens) for split in HELD_OUT for document in encoded.documents(split) if document.number not in plan
     ]
     held_out += [(f"given document {number}", tokens) for number, tokens in enumerate(against)]
-    taken: list[EncodedDocument] = []
+    compared: list[tuple[int, dict[str, Any]]] = []
 
-    def training() -> Iterator[Any]:
+    def training() -> Iterator[np.ndarray]:
         for document in encoded.documents("train"):
             if document.number not in plan:
-                taken.append(EncodedDocument(document.number, document.row, document.tokens[:0]))
+                compared.append((document.number, document.row))
                 yield document.tokens
 
     found = find_contaminated(training(), [tokens for _, tokens in held_out], config.decontaminate_ngram, config.decontaminate_threshold)
     for entry in found:
-        document = taken[entry.document]
-        plan[document.number] = _removal("contaminated", document.row, held_out[entry.held_out][0], round(entry.similarity, 4))
+        number, row = compared[entry.document]
+        plan[number] = _removal("contaminated", row, held_out[entry.held_out][0], round(entry.similarity, 4))
     return plan
+
+
+def _named(encoded: EncodedStore, names: frozenset[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, row in enumerate(encoded.rows() if names else ()):
+        if row["split"] == "train" and matches_names(Document(row["id"], "", row["source"], row["title"]), names):
+            yield number, _removal("named", row, row["title"] or row["id"], 1.0)
 
 
 def _duplicates(encoded: EncodedStore) -> Iterator[tuple[int, dict[str, Any]]]:
