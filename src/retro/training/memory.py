@@ -9,7 +9,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 def keep_freed_memory() -> bool:
     """Tell glibc to serve large blocks from its heap and not to return them; false where there is no glibc.
 
-    By default every large tensor is a fresh mapping whose pages the kernel zeroes. On CPU that costs a third of a step.
+    By default every large tensor is a fresh mapping whose pages the kernel zeroes; `benchmarks/training_step.py` shows the price.
     """
     if not sys.platform.startswith("linux"):
         return False
