@@ -16,6 +16,9 @@ from typing import IO, Any
 
 from retro.errors import ArtifactError
 
+Progress = Callable[[int, int], None]
+"""How a stage tells where it is: called with what is done and what there is in all, 0 where nobody knows."""
+
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
 FORMAT = 1

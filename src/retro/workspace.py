@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from retro.artifacts import Artifact, open_artifact
+from retro.artifacts import Artifact, Progress, open_artifact
 from retro.config import DatastoreConfig, EvaluationConfig, ModelConfig, TrainingConfig
 from retro.corpus.tokens import TokenStore
 from retro.corpus.workspace import CorpusWorkspace
@@ -25,8 +25,6 @@ from retro.retrieval.retriever import Retriever
 from retro.sampling.sampler import Sampler
 from retro.training.batches import PackedBatches
 from retro.training.trainer import Report, train
-
-Progress = Callable[[int, int], None]
 
 
 class Workspace(CorpusWorkspace):

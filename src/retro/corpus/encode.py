@@ -1,7 +1,7 @@
 """The encoding stage: shards of text to shards of tokens, one worker a shard."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from retro.artifacts import Artifact, Stage, atomic_write, run_stage
+from retro.artifacts import Artifact, Progress, Stage, atomic_write, run_stage
 from retro.corpus.text import TextStore, read_shard
 from retro.corpus.tokenizer import Tokenizer
 from retro.executor import Executor
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

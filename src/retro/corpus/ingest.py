@@ -1,6 +1,6 @@
 """From sources to token stores: text, tokenizer, encoding, and then one store for each split without duplicates and contamination."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from retro.corpus.tokenizer import Tokenizer, train_tokenizer
 from retro.corpus.tokens import TokenStore, write_tokens
 from retro.errors import DataError
 
-Progress = Callable[[int, int], None]
 HELD_OUT = ("test", "valid")
 REPORT = "removed.json"
 

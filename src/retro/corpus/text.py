@@ -7,14 +7,14 @@ input again, which is quick, and makes only the shards that are missing: the res
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import zstandard
 
-from retro.artifacts import Artifact, Stage, atomic_write, open_artifact, run_stage, write_json
+from retro.artifacts import Artifact, Progress, Stage, atomic_write, open_artifact, run_stage, write_json
 from retro.config import CorpusConfig, to_dict
 from retro.corpus.documents import Document, split_of, uniform
 from retro.corpus.readers import Problems
@@ -26,9 +26,6 @@ SETTINGS = ("split_seed", "valid_fraction", "test_fraction", "max_document_bytes
 """What of the corpus config decides about the text."""
 SHARD_BYTES = 4 << 20
 """Text of a batch as it is read; what a worker holds at once."""
-
-Progress = Callable[[int, int], None]
-"""Called with what is done and what there is in all; 0 where nobody knows."""
 
 
 @dataclass(frozen=True)

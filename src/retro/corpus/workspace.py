@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retro.artifacts import MANIFEST, Artifact, open_artifact, reopen_broken, write_json
+from retro.artifacts import MANIFEST, Artifact, Progress, open_artifact, reopen_broken, write_json
 from retro.config import CorpusConfig, from_dict
 from retro.corpus import readers
 from retro.corpus.encode import EncodedStore, encode_text
@@ -21,7 +21,6 @@ from retro.corpus.tokens import TokenStore
 from retro.errors import DataError
 from retro.executor import Executor, LocalExecutor
 
-Progress = Callable[[int, int], None]
 SKIPPED = "skipped.json"
 
 

@@ -1,12 +1,13 @@
 """Bits per byte over whole documents with sliding windows."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from retro.artifacts import Progress
 from retro.config import EvaluationConfig
 from retro.corpus.tokenizer import END_ID, PAD_ID, Tokenizer
 from retro.corpus.tokens import TokenStore
@@ -14,8 +15,6 @@ from retro.errors import ConfigError, DataError
 from retro.model.retro import Retro
 from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.neighbours import Neighbours
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

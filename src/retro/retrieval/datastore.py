@@ -1,14 +1,14 @@
 """The datastore: chunks of a token store, their keys, and an index over them."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from retro.artifacts import Artifact, Stage, open_artifact, run_stage
+from retro.artifacts import Artifact, Progress, Stage, open_artifact, run_stage
 from retro.config import DatastoreConfig, from_dict, to_dict
 from retro.corpus.tokenizer import PAD_ID, Tokenizer
 from retro.corpus.tokens import TokenStore
@@ -17,7 +17,6 @@ from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.embedder import Embedder
 from retro.retrieval.index import FaissIndex, measure_recall
 
-Progress = Callable[[int, int], None]
 SHARD = 2048
 """Chunks embedded between two saves."""
 

@@ -1,17 +1,15 @@
 """The frozen BERT that makes keys and queries: the same function for both."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from retro.artifacts import make_fingerprint
+from retro.artifacts import Progress, make_fingerprint
 from retro.corpus import catalogue
 from retro.errors import DataError
-
-Progress = Callable[[int, int], None]
 
 MAX_WORD_PIECES = 256
 TOKENS_PER_BATCH = 4096

@@ -1,18 +1,15 @@
 """Precomputed neighbours, keyed to the chunks of a token store, so that another seed, length or batch size costs nothing."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from retro.artifacts import Artifact, Stage, open_artifact, run_stage
+from retro.artifacts import Artifact, Progress, Stage, open_artifact, run_stage
 from retro.corpus.tokenizer import PAD_ID
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError
 from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.datastore import Datastore, embed_in_shards
-
-Progress = Callable[[int, int], None]
 
 
 class Neighbours:
