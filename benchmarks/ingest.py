@@ -18,7 +18,7 @@ from timing import interleaved_medians
 from retro.config import CorpusConfig
 from retro.corpus import catalogue
 from retro.corpus.readers import read
-from retro.corpus.tokenizer import MODEL_FILE
+from retro.corpus.sentencepiece import MODEL_FILE
 from retro.corpus.workspace import CorpusWorkspace
 from retro.executor import LocalExecutor
 

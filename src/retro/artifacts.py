@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]
 
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)

@@ -93,11 +93,16 @@ class CorpusConfig:
 
     sources: tuple[str, ...] = ()
     """What is read where a command names no source."""
+    tokenizer: str = ""
+    """A folder or a hub id with a Hugging Face tokenizer to use; empty: a SentencePiece tokenizer is trained on the corpus."""
     vocab_size: int = 2048
+    """Tokens of the tokenizer that is trained."""
     tokenizer_model: str = "bpe"
     """`bpe` or `unigram`."""
     tokenizer_sample_bytes: int = 32 << 20
     """Text that the tokenizer is trained on at most."""
+    tokenizer_weights: dict[str, float] = field(default_factory=dict)
+    """How much of that text each source gives; empty: as much as it has of all text."""
     split_seed: int = 0
     valid_fraction: float = 0.02
     test_fraction: float = 0.05

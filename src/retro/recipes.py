@@ -64,7 +64,11 @@ def massive_text_mini() -> RunConfig:
         name="massive-text-mini",
         model=model,
         corpus=CorpusConfig(
-            sources=("reviews", "sotu", "kjv", "asv", "news", "enwik8", "stdlib"), vocab_size=8192, valid_fraction=0.01, test_fraction=0.01
+            sources=("reviews", "sotu", "kjv", "asv", "news", "enwik8", "stdlib"),
+            vocab_size=8192,
+            tokenizer_weights=dict(MASSIVE_TEXT_MINI),
+            valid_fraction=0.01,
+            test_fraction=0.01,
         ),
         training=TrainingConfig(
             num_steps=2000, learning_rate=2e-3, min_learning_rate=1e-4, warmup_steps=100, mixture=dict(MASSIVE_TEXT_MINI)

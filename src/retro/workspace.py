@@ -71,7 +71,7 @@ class Workspace(CorpusWorkspace):
     ) -> tuple[Retro, Artifact]:
         """Train a model called `name`; the vocabulary is the corpus's. The weights' start depends on the seed alone."""
         corpus = self.corpus()
-        model_config = dataclasses.replace(model_config, vocab_size=corpus.train.artifact.counts["vocab_size"])
+        model_config = dataclasses.replace(model_config, vocab_size=corpus.train.artifact.counts["vocab_size"], pad_id=corpus.train.pad_id)
         k = config.num_neighbours if model_config.uses_retrieval else 0
         neighbours = {split: self.neighbours(split) for split in corpus.stores() if k and split != "test"}
         if k and self.datastore().config.chunk_len != model_config.chunk_len:

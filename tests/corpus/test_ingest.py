@@ -13,8 +13,10 @@ import pytest
 from retro.config import CorpusConfig
 from retro.corpus.documents import Document, split_of
 from retro.corpus.ingest import Corpus
-from retro.corpus.text import TextStore, read_shard, sample_text
-from retro.corpus.tokenizer import END_ID, Tokenizer
+from retro.corpus.sentencepiece import END_ID
+from retro.corpus.text import TextStore, read_shard
+from retro.corpus.tokenizer import Tokenizer
+from retro.corpus.tokenizer_sample import sample_text
 from retro.errors import ArtifactError, DataError
 from retro.executor import LocalExecutor
 from retro.workspace import Workspace

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from retro.corpus.tokenizer import Tokenizer, train_model, train_tokenizer
+from retro.corpus.sentencepiece import SentencePieceTokenizer, train_model, train_tokenizer
+from retro.corpus.tokenizer import Tokenizer
 from retro.errors import ArtifactError, DataError
 
 TEXTS = [
@@ -17,7 +18,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer(train_model(TEXTS, 330))
+    return SentencePieceTokenizer(train_model(TEXTS, 330))
 
 
 ANY_TEXT = st.one_of(
@@ -55,7 +56,7 @@ def test_runs_of_spaces_and_newlines_have_tokens_of_their_own(tokenizer: Tokeniz
 def test_a_saved_tokenizer_is_the_same(tmp_path: Path) -> None:
     train_tokenizer(TEXTS, tmp_path / "tokenizer", 330, "bpe", {})
     opened = Tokenizer.open(tmp_path / "tokenizer")
-    assert opened.fingerprint == Tokenizer(train_model(TEXTS, 330)).fingerprint
+    assert opened.fingerprint == SentencePieceTokenizer(train_model(TEXTS, 330)).fingerprint
     with pytest.raises(ArtifactError, match=r"was made with tokenizer 123; expected .*; run: retro build"):
         opened.expect("123", "work/datastore", "retro build")
 

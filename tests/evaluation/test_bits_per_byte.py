@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from retro.config import EvaluationConfig
-from retro.corpus.tokenizer import END_ID
+from retro.corpus.sentencepiece import END_ID
 from retro.errors import ConfigError
 from retro.evaluation.bits_per_byte import chunk_bytes, score, windows_of
 from retro.evaluation.intervals import bootstrap_ratio, relative_gain

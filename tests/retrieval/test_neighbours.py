@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retro.corpus.tokenizer import PAD_ID
+from retro.corpus.sentencepiece import PAD_ID
 from retro.errors import ArtifactError
 from retro.retrieval.neighbours import Neighbours, search_other_documents
 from retro.workspace import Workspace

@@ -24,10 +24,10 @@ TOKENS = st.integers(1, 4)
 @given(hnp.arrays(np.int64, st.integers(1, 12), elements=TOKENS), hnp.arrays(np.int64, (3, 9), elements=TOKENS))
 def test_against_the_definition(tokens: np.ndarray, others: np.ndarray) -> None:
     expected = literal_prefix(tokens.tolist(), others.tolist())
-    assert longest_common_prefix(tokens, others).tolist() == expected
-    assert longest_common_substring(tokens[None], others[None]).tolist() == [max(expected)]
+    assert longest_common_prefix(tokens, others, 0).tolist() == expected
+    assert longest_common_substring(tokens[None], others[None], 0).tolist() == [max(expected)]
 
 
 def test_padding_matches_nothing() -> None:
-    assert longest_common_substring(np.array([[7, 0, 0, 0]]), np.array([[[7, 0, 0, 0]]])).tolist() == [1]
-    assert longest_common_prefix(np.array([3, 0, 0]), np.zeros((0, 4), dtype=np.int64)).tolist() == [0, 0, 0]
+    assert longest_common_substring(np.array([[7, 0, 0, 0]]), np.array([[[7, 0, 0, 0]]]), 0).tolist() == [1]
+    assert longest_common_prefix(np.array([3, 0, 0]), np.zeros((0, 4), dtype=np.int64), 0).tolist() == [0, 0, 0]

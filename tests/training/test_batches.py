@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from retro.corpus.tokenizer import END_ID, PAD_ID
+from retro.corpus.sentencepiece import END_ID, PAD_ID
 from retro.errors import ConfigError
 from retro.training.batches import PackedBatches
 from retro.workspace import Workspace

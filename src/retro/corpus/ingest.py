@@ -12,9 +12,12 @@ from retro.config import CorpusConfig, to_dict
 from retro.corpus.decontamination import find_contaminated
 from retro.corpus.documents import Document
 from retro.corpus.encode import EncodedStore
+from retro.corpus.huggingface import copy_tokenizer
 from retro.corpus.names import matches_names
-from retro.corpus.text import TextStore, sample_text
-from retro.corpus.tokenizer import Tokenizer, train_tokenizer
+from retro.corpus.sentencepiece import train_tokenizer
+from retro.corpus.text import TextStore
+from retro.corpus.tokenizer import Tokenizer
+from retro.corpus.tokenizer_sample import sample_text
 from retro.corpus.tokens import TokenStore, write_tokens
 from retro.errors import DataError
 
@@ -43,9 +46,13 @@ class Corpus:
 
 
 def train_corpus_tokenizer(text: TextStore, path: Path, config: CorpusConfig) -> Tokenizer:
-    """Train a tokenizer on the training documents alone, on a sample of them where there is more text than memory should hold."""
-    training = (document.text for document in sample_text(text, config.tokenizer_sample_bytes))
-    train_tokenizer(training, path, config.vocab_size, config.tokenizer_model, {"text": text.fingerprint})
+    """Take the tokenizer that the config names, or train one on a sample of the training documents alone, by the sources' weights."""
+    if config.tokenizer:
+        copy_tokenizer(config.tokenizer, path)
+        return Tokenizer.open(path)
+    training = (document.text for document in sample_text(text, config.tokenizer_sample_bytes, config.tokenizer_weights))
+    inputs = {"text": text.fingerprint, "weights": make_fingerprint(config.tokenizer_weights, config.tokenizer_sample_bytes)}
+    train_tokenizer(training, path, config.vocab_size, config.tokenizer_model, inputs)
     return Tokenizer.open(path)
 
 

@@ -16,7 +16,7 @@ import zstandard
 
 from retro.artifacts import Artifact, Progress, Stage, atomic_write, open_artifact, run_stage, write_json
 from retro.config import CorpusConfig, to_dict
-from retro.corpus.documents import Document, split_of, uniform
+from retro.corpus.documents import Document, split_of
 from retro.corpus.readers import Problems
 from retro.corpus.wikipedia import RawPage, clean_page
 from retro.errors import DataError
@@ -24,6 +24,7 @@ from retro.executor import Executor
 
 SETTINGS = ("split_seed", "valid_fraction", "test_fraction", "max_document_bytes", "sample_fraction")
 """What of the corpus config decides about the text."""
+TRAIN_BYTES = "bytes of train: "
 SHARD_BYTES = 4 << 20
 """Text of a batch as it is read; what a worker holds at once."""
 
@@ -48,6 +49,11 @@ class TextStore:
     @staticmethod
     def open(path: str | Path) -> "TextStore":
         return TextStore(open_artifact(Path(path), "text", f"retro ingest SOURCE --out {Path(path).parent}"))
+
+    def train_bytes(self) -> dict[str, int]:
+        """Bytes of training text by source."""
+        counts = self.artifact.counts
+        return {name.removeprefix(TRAIN_BYTES): size for name, size in counts.items() if name.startswith(TRAIN_BYTES)}
 
     def documents(self) -> Iterator[Document]:
         for shard in self.shards:
@@ -89,14 +95,6 @@ def write_text(
     return TextStore(run_stage(path, "text", settings, inputs, work, f"retro ingest SOURCE --out {path.parent}"))
 
 
-def sample_text(text: TextStore, max_bytes: int) -> Iterator[Document]:
-    """Training documents, all or an even sample of about `max_bytes`, chosen by their ids."""
-    share = max_bytes / max(1, text.artifact.counts["bytes of train"])
-    for document in text.documents():
-        if document.split == "train" and uniform("tokenizer", document.source, document.id) < share:
-            yield document
-
-
 def raw_text(item: Document | RawPage) -> str:
     """What was read of an item, before cleaning."""
     return item.text if isinstance(item, Document) else item.wikitext
@@ -135,6 +133,9 @@ def _write_shard(batch: Batch) -> dict[str, Any]:
                 counts["left out"] += 1
                 continue
             stream.write(json.dumps(asdict(replace(document, split=split)), ensure_ascii=False).encode() + b"\n")
-            counts.update({"documents": 1, split: 1, f"bytes of {split}": len(document.text.encode())})
+            size = len(document.text.encode())
+            counts.update({"documents": 1, split: 1, f"bytes of {split}": size})
+            if split == "train":
+                counts[TRAIN_BYTES + document.source] += size
     write_json(summary, {"counts": counts, "problems": problems})
     return {"counts": counts, "problems": problems}

@@ -9,7 +9,7 @@ import numpy as np
 
 from retro.artifacts import Artifact, Stage, open_artifact, run_stage
 from retro.corpus.encode import EncodedDocument
-from retro.corpus.tokenizer import END_ID, Tokenizer
+from retro.corpus.tokenizer import Tokenizer
 
 COLUMNS = ("id", "source", "title", "language", "content_hash")
 
@@ -27,6 +27,8 @@ class TokenStore:
         """UTF-8 bytes of every document's text."""
         self.documents: list[dict[str, Any]] = [json.loads(line) for line in artifact.file("documents.jsonl").read_text().splitlines()]
         self.tokenizer_fingerprint: str = artifact.inputs["tokenizer"]
+        self.pad_id: int = artifact.counts["pad_id"]
+        self.end_id: int = artifact.counts["end_id"]
 
     @staticmethod
     def open(path: str | Path) -> "TokenStore":
@@ -57,14 +59,15 @@ def write_tokens(
             np.lib.format.write_array_header_2_0(file, header)
             for document in documents:
                 file.write(document.tokens.tobytes())
-                file.write(np.array([END_ID], dtype=tokenizer.dtype).tobytes())
+                file.write(np.array([tokenizer.end_id], dtype=tokenizer.dtype).tobytes())
         num_bytes = np.array([row["num_bytes"] for row in rows], dtype=np.int64)
         for name, array in (("ends.npy", ends), ("num_bytes.npy", num_bytes)):
             with stage.write(name) as file:
                 np.save(file, array)
         with stage.write("documents.jsonl") as file:
             file.write("".join(json.dumps({key: row[key] for key in COLUMNS}, ensure_ascii=False) + "\n" for row in rows).encode())
-        stage.counts.update(documents=len(rows), tokens=int(ends[-1]), bytes=int(num_bytes.sum()), vocab_size=tokenizer.vocab_size)
+        stage.counts.update(documents=len(rows), tokens=int(ends[-1]), bytes=int(num_bytes.sum()))
+        stage.counts.update(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id)
 
     inputs = {**inputs, "tokenizer": tokenizer.fingerprint}
     return TokenStore(run_stage(path, "tokens", config, inputs, work, f"retro ingest SOURCE --out {path.parent}"))

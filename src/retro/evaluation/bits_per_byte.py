@@ -9,7 +9,7 @@ import torch
 
 from retro.artifacts import Progress
 from retro.config import EvaluationConfig
-from retro.corpus.tokenizer import END_ID, PAD_ID, Tokenizer
+from retro.corpus.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.errors import ConfigError, DataError
 from retro.model.retro import Retro
@@ -101,7 +101,7 @@ def score(
             bits[window.score_from : window.score_to] = window_bits
         if progress:
             progress(first + len(batch), len(windows))
-    bits[np.asarray(store.tokens) == END_ID] = 0.0
+    bits[np.asarray(store.tokens) == store.end_id] = 0.0
     return Scores(store, bits)
 
 
@@ -109,7 +109,7 @@ def _score_batch(model: Retro, table: ChunkTable, windows: list[Window], neighbo
     """−log2 p of the scored tokens of each window; shorter windows are padded on the right."""
     store, m = table.store, model.config.chunk_len
     length = max(window.stop - window.start for window in windows)
-    tokens = np.full((len(windows), length), PAD_ID, dtype=np.int64)
+    tokens = np.full((len(windows), length), store.pad_id, dtype=np.int64)
     for row, window in enumerate(windows):
         tokens[row, : window.stop - window.start] = store.tokens[window.start : window.stop]
     inputs = [torch.from_numpy(tokens)]

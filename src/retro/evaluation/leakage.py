@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retro.corpus.tokenizer import PAD_ID
 from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.overlap import longest_common_substring
 
@@ -18,8 +17,8 @@ def chunk_overlaps(neighbours: Neighbours, num_neighbours: int = 10, batch: int 
     for first in range(0, len(table), batch):
         chunks = np.arange(first, min(first + batch, len(table)))
         retrieved, _ = neighbours.values(chunks, min(num_neighbours, neighbours.max_neighbours))
-        tokens = table.gather(chunks, table.chunk_len, PAD_ID)
-        overlaps[chunks] = longest_common_substring(tokens, retrieved) / table.lengths[chunks]
+        tokens = table.gather(chunks, table.chunk_len)
+        overlaps[chunks] = longest_common_substring(tokens, retrieved, table.store.pad_id) / table.lengths[chunks]
     return overlaps
 
 

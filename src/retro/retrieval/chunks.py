@@ -33,8 +33,8 @@ class ChunkTable:
         tokens: np.ndarray = self.store.tokens[self.starts[chunk] : self.starts[chunk] + self.lengths[chunk]]
         return tokens
 
-    def gather(self, chunks: np.ndarray, length: int, pad_id: int) -> np.ndarray:
-        """`length` tokens from each chunk's start on, never past its document's end; `pad_id` fills the rest.
+    def gather(self, chunks: np.ndarray, length: int) -> np.ndarray:
+        """`length` tokens from each chunk's start on, never past its document's end; padding fills the rest.
 
         With twice the chunk length this is [N, F], the neighbour and its continuation.
         """
@@ -42,4 +42,4 @@ class ChunkTable:
         positions = starts + np.arange(length)
         inside = positions < self.store.ends[self.documents[chunks]][..., None]
         tokens = self.store.tokens[np.where(inside, positions, starts)]
-        return np.where(inside, tokens, pad_id).astype(np.int64)
+        return np.where(inside, tokens, self.store.pad_id).astype(np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 
 from retro.artifacts import Artifact, Progress, Stage, open_artifact, run_stage
 from retro.config import DatastoreConfig, from_dict, to_dict
-from retro.corpus.tokenizer import PAD_ID, Tokenizer
+from retro.corpus.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError, DataError
 from retro.retrieval.chunks import ChunkTable
@@ -80,7 +80,7 @@ class Datastore:
 
     def values(self, rows: np.ndarray) -> np.ndarray:
         """[N, F] of each row, padded."""
-        return self.table.gather(self.rows[rows], 2 * self.config.chunk_len, PAD_ID)
+        return self.table.gather(self.rows[rows], 2 * self.config.chunk_len)
 
     def keys(self) -> np.ndarray:
         """The stored keys, one a row."""

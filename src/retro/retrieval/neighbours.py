@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 
 from retro.artifacts import Artifact, Progress, Stage, open_artifact, run_stage
-from retro.corpus.tokenizer import PAD_ID
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError
 from retro.retrieval.chunks import ChunkTable
@@ -40,7 +39,7 @@ class Neighbours:
         """[N, F] of the first k neighbours of each chunk, all padding where there is none, and the mask of the real ones."""
         mask = np.arange(k) < self.counts[chunks][..., None]
         rows = np.where(mask, self.rows[chunks][..., :k], 0)
-        return np.where(mask[..., None], self.datastore.values(rows), PAD_ID), mask
+        return np.where(mask[..., None], self.datastore.values(rows), self.datastore.tokenizer.pad_id), mask
 
     def documents(self, chunks: np.ndarray, k: int) -> np.ndarray:
         """Content hashes of the neighbours' documents; meaningless where the mask of `values` is false."""

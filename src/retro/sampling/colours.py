@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retro.corpus.tokenizer import END_ID, PAD_ID, Tokenizer
+from retro.corpus.tokenizer import Tokenizer
 from retro.retrieval.overlap import longest_common_prefix
 from retro.sampling.sampler import Sample
 
@@ -55,16 +55,16 @@ def colour_sample(sample: Sample, tokenizer: Tokenizer) -> list[ColouredChunk]:
         if before:
             # A run may begin in the chunk before.
             context = np.array(chunks[u - 1] + chunk)
-            overlaps = longest_common_prefix(context, np.stack([n.tokens for n in before]))[len(chunks[u - 1]) :].tolist()
+            overlaps = longest_common_prefix(context, np.stack([n.tokens for n in before]), tokenizer.pad_id)[len(chunks[u - 1]) :].tolist()
         following = np.array(chunks[u + 1] if u + 1 < len(chunks) else [], dtype=np.int64)
         neighbours = []
         for found in sample.neighbours[u] if u < len(sample.neighbours) else []:
             shared: list[int | None] = [None] * len(found.tokens)
             if len(following):
-                shared = longest_common_prefix(found.tokens, following[None, :]).tolist()
+                shared = longest_common_prefix(found.tokens, following[None, :], tokenizer.pad_id).tolist()
             pairs = list(zip(found.tokens.tolist(), shared, strict=True))
             halves = (pairs[: sample.chunk_len], pairs[sample.chunk_len :])
-            texts = [[Span(tokenizer.decode([t]), s) for t, s in half if t not in (PAD_ID, END_ID)] for half in halves]
+            texts = [[Span(tokenizer.decode([t]), s) for t, s in half if t not in (tokenizer.pad_id, tokenizer.end_id)] for half in halves]
             neighbours.append(ColouredNeighbour(found.title, found.source, found.distance, *texts))
         spans = [Span(tokenizer.decode([token]), overlap) for token, overlap in zip(chunk, overlaps, strict=True)]
         result.append(ColouredChunk(spans, max(0, min(len(chunk), sample.prompt_len - u * sample.chunk_len)), neighbours))

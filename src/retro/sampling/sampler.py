@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from retro.corpus.tokenizer import END_ID, PAD_ID
 from retro.errors import ConfigError, DataError
 from retro.model.retro import Retro
 from retro.retrieval.datastore import Neighbour
@@ -79,7 +78,7 @@ class Sampler:
             self._retrieve(sample)
         for _ in range(max_tokens):
             token = choice.draw(self._next_logits(sample), generator)
-            if token == END_ID:
+            if token == self.retriever.tokenizer.end_id:
                 return
             sample.tokens.append(token)
             completed = retrieval and self._retrieve(sample)
@@ -97,17 +96,17 @@ class Sampler:
     def _next_logits(self, sample: Sample) -> torch.Tensor:
         inputs = [torch.tensor([sample.tokens])]
         if sample.neighbours:
-            values, mask = stack_neighbours(sample.neighbours, self.model.config.retrieved_len)
+            values, mask = stack_neighbours(sample.neighbours, self.model.config.retrieved_len, self.model.config.pad_id)
             inputs += [torch.from_numpy(values)[None], torch.from_numpy(mask)[None]]
         logits = self.model.read_out(self.model.hidden(*inputs)[0, -1])
-        logits[PAD_ID] = -torch.inf
+        logits[self.model.config.pad_id] = -torch.inf
         return logits
 
 
-def stack_neighbours(neighbours: Sequence[Sequence[Neighbour]], retrieved_len: int) -> tuple[np.ndarray, np.ndarray]:
+def stack_neighbours(neighbours: Sequence[Sequence[Neighbour]], retrieved_len: int, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
     """Arrays (chunk, neighbour, retrieved) and (chunk, neighbour) from lists of unequal length; what is missing is masked."""
     k = max((len(row) for row in neighbours), default=0)
-    values = np.full((len(neighbours), k, retrieved_len), PAD_ID, dtype=np.int64)
+    values = np.full((len(neighbours), k, retrieved_len), pad_id, dtype=np.int64)
     mask = np.zeros((len(neighbours), k), dtype=bool)
     for row, found in enumerate(neighbours):
         for column, neighbour in enumerate(found):

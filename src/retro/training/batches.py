@@ -9,7 +9,6 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from retro.corpus.mixture import Mixture
-from retro.corpus.tokenizer import PAD_ID
 from retro.corpus.tokens import TokenStore
 from retro.errors import ConfigError
 from retro.retrieval.chunks import ChunkTable
@@ -51,7 +50,7 @@ class PackedBatches:
         if neighbours is not None and k > neighbours.max_neighbours:
             raise ConfigError(f"num_neighbours is {k}; expected at most the {neighbours.max_neighbours} that were saved")
         self.table = neighbours.table if neighbours is not None else ChunkTable(store, chunk_len)
-        self.chunk_len, self.batch_size, self.seed = chunk_len, batch_size, seed
+        self.chunk_len, self.batch_size, self.seed, self.pad_id = chunk_len, batch_size, seed, store.pad_id
         self.chunks_per_sequence = seq_len // chunk_len
         self.sequences_per_epoch = -(-len(self.table) // self.chunks_per_sequence)
         self.neighbours, self.k = neighbours, k
@@ -99,9 +98,9 @@ class PackedBatches:
 
     def _make(self, chunks: np.ndarray) -> Batch:
         real = chunks >= 0
-        tokens = np.where(real[..., None], self._chunk_tokens(np.where(real, chunks, 0)), PAD_ID)
+        tokens = np.where(real[..., None], self._chunk_tokens(np.where(real, chunks, 0)), self.pad_id)
         following = self._next_tokens(np.where(real, chunks, 0))
-        targets = np.concatenate([tokens[..., 1:], np.where(real, following, PAD_ID)[..., None]], axis=-1)
+        targets = np.concatenate([tokens[..., 1:], np.where(real, following, self.pad_id)[..., None]], axis=-1)
         neighbours = mask = None
         if self.neighbours is not None:
             values, real_neighbours = self.neighbours.values(np.where(real, chunks, 0), self.k)
@@ -112,11 +111,11 @@ class PackedBatches:
         return Batch(torch.from_numpy(tokens.reshape(flat)), torch.from_numpy(targets.reshape(flat)), neighbours, mask)
 
     def _chunk_tokens(self, chunks: np.ndarray) -> np.ndarray:
-        return self.table.gather(chunks, self.chunk_len, PAD_ID)
+        return self.table.gather(chunks, self.chunk_len)
 
     def _next_tokens(self, chunks: np.ndarray) -> np.ndarray:
         """The token after each chunk; padding at the end of its document."""
-        return self.table.gather(chunks, self.chunk_len + 1, PAD_ID)[..., -1]
+        return self.table.gather(chunks, self.chunk_len + 1)[..., -1]
 
     def _continues(self, chunks: np.ndarray) -> np.ndarray:
         """Whether the next chunk belongs to the same document."""
