@@ -34,6 +34,21 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
+def static_encoder(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> str:
+    """A table with a random vector for every word of the texts, which loads in no time."""
+    from safetensors.torch import save_file
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    folder = tmp_path_factory.mktemp("static")
+    words = sorted({word for text in texts for word in text.replace(".", " . ").split()})
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(["[UNK]", *words])}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    save_file({"table": torch.randn(len(words) + 1, 32, generator=torch.Generator().manual_seed(0))}, folder / "model.safetensors")
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
 def texts() -> list[str]:
     """Forty short documents; each repeats some sentences of a common stock, so that neighbours exist."""
     import random

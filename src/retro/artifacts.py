@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]
 
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
-FORMAT = 2
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,42 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Write a file that is either whole or not there."""
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         yield file
+
+
+def flush_folder(path: Path, deep: bool = True) -> None:
+    """Have the names in a folder on disk, and the files as well if `deep`."""
+    for place in (*(file for file in path.rglob("*") if deep and file.is_file()), path):
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder. The lock is on the folder itself and the kernel's: a kill leaves nothing behind.
+
+    Where folders cannot be locked, as on Windows and some network file systems, nobody is kept out.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ArtifactError(
+                f"{folder} is being written by another process; expected this one alone; wait until it ends, or name another folder"
+            ) from None
+        except OSError:
+            pass  # a file system without such locks
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -133,11 +133,18 @@ class DatastoreConfig:
     chunk_len: int = 64
     num_neighbours: int = 20
     """Neighbours kept for each chunk, K; training and evaluation use the first k of them."""
+    index: str = "auto"
+    """`auto` chooses by the number of keys; or `exact`, `bm25`, `hybrid`, `scann`, or a FAISS factory string such as HNSW24 or IVF1024,Flat."""
     exact_below: int = 50_000
-    """Datastores with fewer keys are searched exactly, larger ones with HNSW."""
+    """With `auto`, fewer keys than these are searched exactly."""
+    target_recall: float = 0.95
+    """Part of the true 10 nearest that a search is tuned to find."""
+    segment_chunks: int = 1_000_000
+    """Chunks of a segment at most: what building holds in memory at once."""
 
     def __post_init__(self) -> None:
-        _require_positive(self, "chunk_len", "num_neighbours")
+        _require_positive(self, "chunk_len", "num_neighbours", "segment_chunks")
+        _require(0.0 < self.target_recall <= 1.0, f"target_recall is {self.target_recall}; expected 0 < target_recall ≤ 1")
 
 
 @dataclass(frozen=True, kw_only=True)

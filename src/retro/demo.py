@@ -162,7 +162,7 @@ def _facts(run: RunConfig, work: Workspace, baseline: Retro, retro: Retro) -> li
         ),
         (
             "datastore",
-            f"{len(datastore):,} chunks of {run.model.chunk_len} tokens, keys of {datastore.config.encoder}, {datastore.index.kind} index",
+            f"{len(datastore):,} chunks of {run.model.chunk_len} tokens, keys of {datastore.config.encoder}, {datastore.snapshot().segments[0].index.kind} index",
         ),
         ("neighbours", f"{datastore.config.num_neighbours} saved for each chunk, {training.num_neighbours} used in training"),
         ("baseline", f"{baseline.num_parameters(embeddings=True):,} parameters"),

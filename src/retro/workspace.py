@@ -19,7 +19,8 @@ from retro.evaluation.evaluate import Progress as ModeProgress
 from retro.executor import Executor
 from retro.model.checkpoint import load
 from retro.model.retro import Retro
-from retro.retrieval.datastore import Datastore, build_datastore
+from retro.retrieval.build import build_datastore
+from retro.retrieval.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours, find_neighbours
 from retro.retrieval.retriever import Retriever
 from retro.sampling.sampler import Sampler
@@ -44,9 +45,10 @@ class Workspace(CorpusWorkspace):
     def evaluation_path(self, name: str, split: str) -> Path:
         return self.path / "evaluations" / f"{name}-{split}"
 
-    def build(self, config: DatastoreConfig, progress: Progress | None = None) -> Datastore:
-        """Embed and index the training chunks."""
-        self._datastore = build_datastore(self.corpus().train, self.tokenizer_path, self.datastore_path, config, progress)
+    def build(self, config: DatastoreConfig, progress: Progress | None = None, also: Sequence[Path] = ()) -> Datastore:
+        """Embed and index the training chunks, with those of other token stores if any are named."""
+        stores = [self.corpus().train, *map(TokenStore.open, also)]
+        self._datastore = build_datastore(stores, self.tokenizer_path, self.datastore_path, config, progress, self.executor)
         return self._datastore
 
     def datastore(self) -> Datastore:
@@ -106,4 +108,4 @@ class Workspace(CorpusWorkspace):
 
     def sampler(self, name: str, num_neighbours: int = 2, exclude: Sequence[str] = ()) -> Sampler:
         model, _ = self.model(name)
-        return Sampler(model, Retriever(self.datastore(), num_neighbours, exclude))
+        return Sampler(model, Retriever(self.datastore()), num_neighbours, exclude)

@@ -1,65 +1,46 @@
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from retro.config import CorpusConfig, DatastoreConfig
-from retro.corpus.sentencepiece import END_ID, PAD_ID
-from retro.errors import ArtifactError, DataError
-from retro.retrieval.chunks import ChunkTable
-from retro.retrieval.datastore import SHARD, Datastore
-from retro.retrieval.embedder import Embedder, batches_by_length
-from retro.retrieval.index import FaissIndex, measure_recall
+from retro.corpus.workspace import CorpusWorkspace
+from retro.errors import ArtifactError, ConfigError, DataError
+from retro.retrieval import segment_writer
+from retro.retrieval.build import build_datastore
+from retro.retrieval.datastore import Datastore
+from retro.retrieval.embedder import Embedder
+from retro.retrieval.neighbours import find_neighbours
+from retro.retrieval.retriever import Retriever
 from retro.workspace import Workspace
-from tests.workspaces import small_run
+from tests.retrieval.datastores import build, config_of, corpus_of
 
 
-def test_chunks_lie_on_each_document_s_own_grid(workspace: Workspace) -> None:
-    store = workspace.corpus().train
-    table = ChunkTable(store, 8)
-    for document in range(len(store)):
-        tokens = store.document(document)
-        chunks = range(table.first[document], table.first[document + 1])
-        assert len(chunks) == -(-len(tokens) // 8)
-        assert np.array_equal(np.concatenate([table.tokens(chunk) for chunk in chunks]), tokens)
-        assert all(table.documents[chunk] == document for chunk in chunks)
-    assert (table.lengths == [len(table.tokens(chunk)) for chunk in range(len(table))]).all()
-
-
-def test_a_document_of_whole_chunks_has_no_empty_last_chunk(tmp_path: Path) -> None:
-    from retro.corpus.encode import EncodedDocument
-    from retro.corpus.sentencepiece import SentencePieceTokenizer, train_model
-    from retro.corpus.tokens import write_tokens
-
-    tokenizer = SentencePieceTokenizer(train_model(["some words\n" * 9], 280))
-    common = {"source": "s", "title": "", "language": "", "num_bytes": 1}
-    rows = [{"id": name, "content_hash": name, "num_tokens": count, **common} for name, count in (("a", 15), ("b", 16))]
-    arrays = [np.full(15, 5, dtype=np.uint16), np.full(16, 6, dtype=np.uint16)]
-    documents = [EncodedDocument(number, row, tokens) for number, (row, tokens) in enumerate(zip(rows, arrays, strict=True))]
-    table = ChunkTable(write_tokens(documents, rows, tmp_path / "tokens", tokenizer, {}, {}), 8)
-    assert table.lengths.tolist() == [8, 8, 8, 8, 1]
-    values = table.gather(np.arange(5), 16)
-    assert values[1].tolist() == [5] * 7 + [END_ID] + [PAD_ID] * 8  # the continuation stops at the document's end
-    assert values[2].tolist() == [6] * 16
-    assert values[3].tolist() == [6] * 8 + [END_ID] + [PAD_ID] * 7
+def keys_of(datastore: Datastore) -> np.ndarray:
+    return np.concatenate([segment.keys for segment in datastore.snapshot().segments])
 
 
 def test_values_are_the_chunk_and_what_follows_it_in_the_same_document(workspace: Workspace) -> None:
-    datastore = workspace.datastore()
-    for row in range(0, len(datastore), 7):
-        chunk = int(datastore.rows[row])
-        document = datastore.store.document(int(datastore.table.documents[chunk]))
-        offset = int(datastore.table.starts[chunk] - datastore.store.starts[datastore.table.documents[chunk]])
-        expected = document[offset : offset + 16]
-        found = datastore.values(np.array(row))
-        assert np.array_equal(found[: len(expected)], expected)
-        assert (found[len(expected) :] == PAD_ID).all()
+    datastore, store = workspace.datastore(), workspace.corpus().train
+    snapshot = datastore.snapshot()
+    chunk = 0
+    for index in range(len(store)):
+        tokens = store.document(index)
+        for offset in range(0, len(tokens), 8):
+            expected = tokens[offset : offset + 16]
+            found = snapshot.values(np.array([chunk]))[0]
+            assert np.array_equal(found[: len(expected)], expected)
+            assert (found[len(expected) :] == store.pad_id).all()
+            chunk += 1
+    assert snapshot.num_chunks() == chunk
+    assert not snapshot.is_live(np.array([-1, chunk, chunk + 5])).any()
+    assert (snapshot.values(np.array([-1, chunk])) == store.pad_id).all()
 
 
 def test_a_chunk_s_own_text_finds_itself_and_exclusion_takes_it_out(workspace: Workspace) -> None:
     datastore = workspace.datastore()
-    row = len(datastore) // 2
-    text = datastore.tokenizer.decode(datastore.table.tokens(int(datastore.rows[row])))
+    text = datastore.tokenizer.decode(datastore.snapshot().values(np.array([len(datastore) // 2]), 8)[0].tolist())
     nearest = datastore.search([text], 3)[0]
     assert nearest[0].distance == pytest.approx(0.0, abs=1e-2)  # keys are kept in float16
     assert [n.distance for n in nearest] == sorted(n.distance for n in nearest)
@@ -67,40 +48,38 @@ def test_a_chunk_s_own_text_finds_itself_and_exclusion_takes_it_out(workspace: W
     without = datastore.search([text], 3, exclude=[nearest[0].document])[0]
     assert len(without) == 3
     assert nearest[0].document not in {n.document for n in without}
+    with pytest.raises(DataError, match=r"no document of the datastore has the id 'mistyped'"):
+        datastore.search([text], 3, exclude=["mistyped"])
 
 
 def test_more_neighbours_than_chunks_gives_all_of_them(workspace: Workspace) -> None:
     datastore = workspace.datastore()
     assert len(datastore.search(["the licence"], 10_000)[0]) == len(datastore)
-    everything = [document["id"] for document in datastore.store.documents]
+    everything = [document["id"] for document in workspace.corpus().train.documents]
     assert datastore.search(["the licence"], 3, exclude=everything) == [[]]
     assert datastore.search([], 3) == []
+    assert datastore.search(["", " \n", "licence"], 1)[:2] == [[], []]
+    with pytest.raises(ConfigError, match="k is 0"):
+        datastore.search(["the licence"], 0)
 
 
-def test_keys_do_not_depend_on_the_batch(bert: str) -> None:
-    """Batches are formed by length; padding must not leak into the mean."""
-    embedder = Embedder(bert)
-    texts = ["short", "a much longer text than the others, with many more pieces in it", "middle sized text", ""]
-    together = embedder.embed(texts)
-    alone = np.concatenate([embedder.embed([text]) for text in texts])
-    np.testing.assert_allclose(together, alone, atol=1e-5)
-    assert embedder.embed([]).shape == (0, embedder.width)
-
-
-def test_batches_by_length_cover_everything_within_the_budget() -> None:
-    lengths = [3, 50, 7, 7, 1, 20]
-    batches = batches_by_length(lengths, 50)
-    assert sorted(index for batch in batches for index in batch) == list(range(6))
-    assert all(len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= 50 for batch in batches)
+def test_a_retriever_takes_tokens_and_texts_and_sources(workspace: Workspace) -> None:
+    retriever = Retriever(workspace.datastore())
+    tokens = workspace.corpus().train.document(0)[:8]
+    by_tokens, by_text = retriever.search([np.asarray(tokens), retriever.tokenizer.decode(tokens.tolist())], k=2)
+    assert [(n.chunk, n.document) for n in by_tokens] == [(n.chunk, n.document) for n in by_text]
+    source = by_tokens[0].source
+    assert retriever.search([np.asarray(tokens)], 2, sources=[source])[0] == by_text or len(by_text) == 2
+    with pytest.raises(DataError, match="has the source 'nowhere'"):
+        retriever.search([np.asarray(tokens)], 2, sources=["nowhere"])
 
 
 def test_embedding_goes_on_where_it_was_interrupted(
-    workspace: Workspace, text_folder: Path, bert: str, tmp_path: Path, monkeypatch
-) -> None:  # type: ignore[no-untyped-def]
-    assert SHARD > 0
-    monkeypatch.setattr("retro.retrieval.datastore.SHARD", 16)
-    run, work = small_run(bert), Workspace(tmp_path)
-    work.ingest([str(text_folder)], run.corpus)
+    workspace: Workspace, text_folder: Path, bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_writer, "SHARD", 16)
+    work = corpus_of(tmp_path / "work", text_folder)
+    whole = build(work, tmp_path / "whole", bert)
     calls: list[int] = []
     original = Embedder.embed
 
@@ -112,23 +91,37 @@ def test_embedding_goes_on_where_it_was_interrupted(
 
     monkeypatch.setattr(Embedder, "embed", failing)
     with pytest.raises(KeyboardInterrupt):
-        work.build(run.datastore)
+        build(work, tmp_path / "broken", bert)
     before = len(calls)
-    datastore = work.build(run.datastore)
-    assert len(calls) - before == -(-len(datastore) // 16) - 2
-    np.testing.assert_allclose(datastore.keys(), workspace.datastore().keys(), atol=1e-3)  # other batches round otherwise
+    assert not (tmp_path / "broken").exists()
+    resumed = build(work, tmp_path / "broken", bert)
+    assert len(calls) - before == -(-whole.snapshot().num_chunks() // 16) - 2
+    assert np.array_equal(keys_of(resumed), keys_of(whole))
 
 
-def test_hnsw_finds_nearly_what_exact_search_finds() -> None:
-    keys = np.random.default_rng(0).normal(size=(2000, 16)).astype(np.float32)
-    exact, approximate = FaissIndex.for_size(16, 2000, 5000), FaissIndex.for_size(16, 2000, 1000)
-    for index in (exact, approximate):
-        index.add(keys)
-    assert (exact.kind, approximate.kind) == ("exact", "hnsw")
-    assert measure_recall(exact, keys) == 1.0
-    assert measure_recall(approximate, keys) > 0.95
-    _, rows = approximate.search(keys[:3], 500)
-    assert (rows >= 0).all()
+def test_segments_of_bounded_size_hold_the_same(text_folder: Path, bert: str, tmp_path: Path) -> None:
+    """However a datastore is cut, chunks have the same numbers and searches find the same."""
+    work = corpus_of(tmp_path / "work", text_folder)
+    whole, cut = build(work, tmp_path / "whole", bert), build(work, tmp_path / "cut", bert, segment_chunks=60)
+    assert len(whole.snapshot().segments) == 1 < len(cut.snapshot().segments)
+    assert all(segment.num_chunks.sum() <= 60 or len(segment.documents) == 1 for segment in cut.snapshot().segments)
+    texts = ["the licence permits", "without any warranty", "Document 7"]
+    for ours, theirs in zip(whole.search(texts, 9), cut.search(texts, 9), strict=True):
+        assert [(n.chunk, n.document) for n in ours] == [(n.chunk, n.document) for n in theirs]
+        np.testing.assert_allclose([n.distance for n in ours], [n.distance for n in theirs], atol=1e-4)
+    assert np.array_equal(whole.snapshot().values(np.arange(50)), cut.snapshot().values(np.arange(50)))
+
+
+def test_several_token_stores_make_one_datastore(text_folder: Path, bert: str, tmp_path: Path) -> None:
+    work = CorpusWorkspace(tmp_path / "work")
+    work.ingest([str(text_folder)], CorpusConfig(vocab_size=320, valid_fraction=0.0, test_fraction=0.3))
+    stores = [work.store("train"), work.store("test")]
+    datastore = build_datastore(stores, work.tokenizer_path, tmp_path / "both", config_of(bert))
+    assert datastore.snapshot().num_documents == len(stores[0]) + len(stores[1])
+    with pytest.raises(ArtifactError, match=r"other settings or inputs \(built from differ\)"):
+        build_datastore(stores[:1], work.tokenizer_path, tmp_path / "both", config_of(bert))
+    with pytest.raises(ArtifactError, match=r"\(config differ\)"):
+        build_datastore(stores, work.tokenizer_path, tmp_path / "both", config_of(bert, num_neighbours=5))
 
 
 @pytest.mark.parametrize("num_documents", [1, 2])
@@ -143,36 +136,74 @@ def test_the_smallest_corpora_work(tmp_path: Path, bert: str, num_documents: int
     datastore = work.build(DatastoreConfig(encoder=bert, chunk_len=64, num_neighbours=3))
     assert len(datastore) == num_documents
     neighbours = work.find_neighbours("train")
-    assert neighbours.counts.tolist() == [num_documents - 1] * num_documents
+    assert (np.asarray(neighbours.chunks) >= 0).sum(axis=1).tolist() == [num_documents - 1] * num_documents
+
+
+def test_chunks_without_text_are_counted_and_not_found(tmp_path: Path, bert: str) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("words" + "\n" * 40 + "more words")
+    work = corpus_of_words(tmp_path / "work", folder)
+    datastore = build(work, tmp_path / "datastore", bert)
+    report = datastore.ledger.segments()[0].report
+    assert report["empty_chunks"] >= 3
+    assert report["keys"] == report["chunks"] - report["empty_chunks"] == len(datastore)
+    assert all(neighbour.text.strip() for neighbour in datastore.search(["words"], 50)[0])
+
+
+def corpus_of_words(folder: Path, source: Path) -> CorpusWorkspace:
+    work = CorpusWorkspace(folder)
+    work.ingest([str(source)], CorpusConfig(vocab_size=270, valid_fraction=0.0, test_fraction=0.0))
+    return work
+
+
+def test_token_ids_beyond_16_bits_come_back(tmp_path: Path, bert: str, text_folder: Path) -> None:
+    """int16 ids overflowed in one of the peers."""
+    from tests.corpus.test_huggingface import byte_level
+
+    folder = byte_level(tmp_path / "hf", eos_token="<|endoftext|>")
+    import json
+
+    model = json.loads((folder / "tokenizer.json").read_text())
+    model["model"]["vocab"] = {piece: number + 70_000 * (number > 300) for piece, number in model["model"]["vocab"].items()}
+    for token in model["added_tokens"]:
+        token["id"] = model["model"]["vocab"].get(token["content"], 170_000)
+    (folder / "tokenizer.json").write_text(json.dumps(model))
+    work = CorpusWorkspace(tmp_path / "work")
+    corpus = work.ingest([str(text_folder)], CorpusConfig(tokenizer=str(folder), valid_fraction=0.0, test_fraction=0.0))
+    assert corpus.train.tokens.dtype == np.uint32
+    assert corpus.train.tokens.max() > 65_535
+    datastore = build(work, tmp_path / "datastore", bert)
+    assert datastore.snapshot().values(np.array([0]))[0].tolist() == corpus.train.document(0)[:16].tolist()
 
 
 def test_another_tokenizer_or_encoder_is_refused(workspace: Workspace, text_folder: Path, bert: str, tmp_path: Path) -> None:
-    run, other = small_run(bert), Workspace(tmp_path)
+    other = CorpusWorkspace(tmp_path)
     other.ingest([str(text_folder)], CorpusConfig(vocab_size=300, valid_fraction=0.15, test_fraction=0.15))
     with pytest.raises(ArtifactError, match=r"was made with tokenizer .*; expected .*; run: retro ingest"):
-        from retro.retrieval.neighbours import find_neighbours
-
         find_neighbours(other.store("train"), workspace.datastore(), tmp_path / "neighbours")
-    other.build(run.datastore)
-    import json
-
-    manifest = tmp_path / "datastore" / "manifest.json"
-    content = json.loads(manifest.read_text())
-    content["inputs"]["encoder"] = "0123"
-    manifest.write_text(json.dumps(content))
+    datastore = build(other, tmp_path / "datastore", bert)
+    with datastore.ledger.transaction():
+        datastore.ledger.set_fact("encoder", "0123")
     with pytest.raises(ArtifactError, match=r"built with another .*same encoder for keys and queries"):
         Datastore.open(tmp_path / "datastore").search(["text"], 1)
 
 
-def test_a_truncated_index_is_named(text_folder: Path, bert: str, tmp_path: Path) -> None:
-    run, work = small_run(bert), Workspace(tmp_path)
-    work.ingest([str(text_folder)], run.corpus)
-    index = work.build(run.datastore).artifact.file("index.faiss")
-    index.write_bytes(index.read_bytes()[:100])
-    with pytest.raises(ArtifactError, match=r"index.faiss is not a readable FAISS index.*retro build"):
+@pytest.mark.parametrize("name", ["tokens.bin", "documents.npy", "keys.npy", "rows.npy", "index/index.json"])
+def test_a_broken_or_missing_file_is_one_clear_line(workspace: Workspace, tmp_path: Path, name: str) -> None:
+    shutil.copytree(workspace.datastore_path, tmp_path / "datastore")
+    file = next((tmp_path / "datastore" / "segments").iterdir()) / name
+    file.write_bytes(file.read_bytes()[: 7 if name != "tokens.bin" else 0])
+    with pytest.raises(ArtifactError, match=r"retro "):
+        Datastore.open(tmp_path / "datastore")
+    file.unlink()
+    with pytest.raises(ArtifactError, match=r"retro build"):
         Datastore.open(tmp_path / "datastore")
 
 
-def test_no_encoder_at_all_is_named() -> None:
-    with pytest.raises(DataError, match=r"no encoder could be loaded from '/nowhere/bert'.*retro fetch minilm"):
-        Embedder("/nowhere/bert")
+def test_what_is_no_datastore_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"is no finished datastore; .*run: retro build WORK"):
+        Datastore.open(tmp_path)
+    (tmp_path / "catalogue.sqlite").write_bytes(b"not a database at all, but long enough to be looked at" * 50)
+    with pytest.raises(ArtifactError, match=r"is not a readable catalogue"):
+        Datastore.open(tmp_path)

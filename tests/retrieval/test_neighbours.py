@@ -1,12 +1,17 @@
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from retro.corpus.sentencepiece import PAD_ID
 from retro.errors import ArtifactError
-from retro.retrieval.neighbours import Neighbours, search_other_documents
+from retro.retrieval import neighbours as module
+from retro.retrieval.chunks import content_hashes
+from retro.retrieval.datastore import Datastore
+from retro.retrieval.index import Entries
+from retro.retrieval.neighbours import Neighbours, find_neighbours, search_other_documents
 from retro.workspace import Workspace
+from tests.retrieval.datastores import build, corpus_of, make_documents
 
 
 def brute_force(work: Workspace, split: str, chunk: int, k: int) -> np.ndarray:
@@ -14,9 +19,9 @@ def brute_force(work: Workspace, split: str, chunk: int, k: int) -> np.ndarray:
     datastore, neighbours = work.datastore(), work.neighbours(split)
     text = datastore.tokenizer.decode(neighbours.table.tokens(chunk))
     query = datastore.embedder.embed([text])[0]
-    own = neighbours.store.documents[int(neighbours.table.documents[chunk])]["content_hash"]
-    other = datastore.content_hashes[datastore.table.documents[datastore.rows]] != own
-    distances = ((datastore.keys().astype(np.float32) - query) ** 2).sum(-1)
+    (segment,) = datastore.snapshot().segments
+    other = segment.documents["content_hash"][segment.places] != content_hashes(neighbours.store)[neighbours.table.documents[chunk]]
+    distances = ((segment.keys.astype(np.float32) - query) ** 2).sum(-1)
     return np.sort(distances[other])[:k]
 
 
@@ -25,37 +30,149 @@ def test_neighbours_are_the_nearest_chunks_of_other_documents(workspace: Workspa
     neighbours = workspace.neighbours(split)
     saved = np.load(neighbours.artifact.file("distances.npy"))
     for chunk in range(0, len(neighbours.table), 5):
-        if neighbours.counts[chunk]:
+        if np.isfinite(saved[chunk, 0]):
             np.testing.assert_allclose(saved[chunk], brute_force(workspace, split, chunk, 4), atol=2e-2)
 
 
 def test_no_neighbour_is_of_the_same_document(workspace: Workspace) -> None:
     neighbours = workspace.neighbours("train")
-    chunks = np.arange(len(neighbours.table))
-    found = neighbours.documents(chunks, 4)
-    own = neighbours.datastore.content_hashes[neighbours.table.documents]
-    real = np.arange(4) < neighbours.counts[:, None]
+    found = neighbours.documents(np.arange(len(neighbours.table)), 4)
+    own = content_hashes(neighbours.store)[neighbours.table.documents]
+    _, real = neighbours.values(np.arange(len(neighbours.table)), 4)
     assert real.any()
     assert not ((found == own[:, None]) & real).any()
 
 
-def test_a_missing_neighbour_is_a_mask_and_never_a_text(workspace: Workspace) -> None:
-    """When everything else is of the same document, nothing is found, and nothing is shown in its place."""
-    datastore = workspace.datastore()
-    keys = datastore.keys()[:3]
-    everyone = datastore.content_hashes
-    datastore.content_hashes = np.array(["same"] * len(everyone))
-    try:
-        _, distances, counts = search_other_documents(datastore, keys, np.array(["same"] * 3), 4)
-    finally:
-        datastore.content_hashes = everyone
-    assert counts.tolist() == [0, 0, 0]
-    assert np.isinf(distances).all()
-    neighbours = workspace.neighbours("train")
-    neighbours.counts = np.zeros_like(neighbours.counts)
+def test_a_missing_neighbour_is_a_mask_and_never_a_text(tmp_path: Path, bert: str) -> None:
+    """When everything there is is of the same document or a copy of it, nothing is found, and nothing is shown in its place."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "only.txt").write_text("The licence permits anyone to copy. " * 20)
+    work = corpus_of_few(tmp_path / "work", folder)
+    datastore = build(work, tmp_path / "datastore", bert)
+    datastore.add(make_documents([(folder / "only.txt").read_text()]))  # a copy under another name
+    neighbours = find_neighbours(work.store("train"), datastore, tmp_path / "neighbours")
     values, mask = neighbours.values(np.arange(5), 2)
     assert not mask.any()
-    assert (values == PAD_ID).all()
+    assert (values == datastore.tokenizer.pad_id).all()
+    keys = datastore.snapshot().segments[0].keys[:3]
+    distances, chunks = search_other_documents(datastore.snapshot(), Entries(keys), np.full(3, 7, dtype=np.uint64), 1000)
+    assert ((chunks >= 0).sum(axis=1) == len(datastore)).all()  # all there is, and no more
+    assert np.isinf(distances[chunks < 0]).all()
+
+
+def corpus_of_few(folder: Path, source: Path):  # type: ignore[no-untyped-def]
+    from retro.config import CorpusConfig
+    from retro.corpus.workspace import CorpusWorkspace
+
+    work = CorpusWorkspace(folder)
+    work.ingest([str(source)], CorpusConfig(vocab_size=280, valid_fraction=0.0, test_fraction=0.0))
+    return work
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, bert: str) -> Path:
+    folder = tmp_path_factory.mktemp("prepared")
+    work = corpus_of(folder / "work", text_folder)
+    find_neighbours(work.store("train"), build(work, folder / "datastore", bert), folder / "neighbours")
+    return folder
+
+
+@pytest.fixture
+def copied(prepared: Path, tmp_path: Path) -> Path:
+    shutil.copytree(prepared, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def same(ours: Neighbours, theirs: Neighbours) -> bool:
+    return np.array_equal(ours.chunks, theirs.chunks) and np.array_equal(
+        np.load(ours.artifact.file("distances.npy")), np.load(theirs.artifact.file("distances.npy"))
+    )
+
+
+def test_deleted_neighbours_are_masked_before_anything_is_searched_again(copied: Path, text_folder: Path) -> None:
+    work, datastore = corpus_of(copied / "work", text_folder), Datastore.open(copied / "datastore")
+    neighbours = Neighbours.open(copied / "neighbours", work.store("train"), datastore)
+    all_chunks = np.arange(len(neighbours.table))
+    values, before = neighbours.values(all_chunks, 4)
+    victims = [work.store("train").documents[index]["id"] for index in range(0, 40, 3)]
+    datastore.delete(ids=victims)
+    opened = Neighbours.open(copied / "neighbours", work.store("train"), datastore)
+    masked_values, after = opened.values(all_chunks, 4)
+    gone = before & ~after
+    assert gone.any()
+    assert (masked_values[gone] == datastore.tokenizer.pad_id).all()
+    assert np.array_equal(masked_values[after], values[after])
+
+
+def test_finding_again_after_changes_equals_finding_anew(copied: Path, text_folder: Path, texts: list[str]) -> None:
+    """Only chunks that lost a neighbour are searched in full; the others look through what was added."""
+    work, datastore = corpus_of(copied / "work", text_folder), Datastore.open(copied / "datastore")
+    store = work.store("train")
+    steps = [
+        lambda: datastore.add(make_documents([text[::-1] + texts[0][:40] for text in texts[:5]])),
+        lambda: datastore.delete(ids=["03.txt", "more-2"]),
+        lambda: datastore.compact(),
+        lambda: (datastore.add(make_documents(["anyone may share " * 9], "third")), datastore.delete(ids=["more-1"]), datastore.compact()),
+    ]
+    written = 0
+    for number, step in enumerate(steps):
+        step()
+        updated = find_neighbours(store, datastore, copied / "neighbours")
+        counts = updated.artifact.counts
+        anew = find_neighbours(store, datastore, copied / f"anew-{number}")
+        assert same(updated, anew)
+        assert counts["searched"] < counts["chunks"]
+        assert anew.artifact.counts["searched"] == counts["chunks"]
+        if number == 0:
+            assert (counts["searched"], counts["looked_through_added"]) == (0, counts["chunks"])
+        if number == 1:
+            assert counts["looked_through_added"] == 0
+        if number == 2:  # compacting changes nothing that is held
+            assert updated.artifact.path.stat().st_mtime_ns == written
+        written = updated.artifact.path.stat().st_mtime_ns
+
+
+def test_documents_that_are_new_in_the_tokens_are_searched_alone(copied: Path, text_folder: Path, tmp_path: Path) -> None:
+    """Neighbours belong to documents by their content, wherever they stand in the store."""
+    datastore = Datastore.open(copied / "datastore")
+    work = Workspace(tmp_path / "split")
+    from retro.config import CorpusConfig
+
+    shutil.copytree(copied / "work" / "tokenizer", tmp_path / "split" / "tokenizer")
+    from retro.corpus.encode import encode_text
+    from retro.corpus.ingest import pack
+    from retro.corpus.readers import Problems, read
+    from retro.corpus.text import write_text
+    from retro.corpus.tokenizer import Tokenizer
+    from retro.executor import LocalExecutor
+
+    documents = [d for d in read(str(text_folder)) if d.id != "05.txt"]
+    documents += make_documents(["A brand new document about copying. " * 5])
+    config = CorpusConfig(vocab_size=320, valid_fraction=0.0, test_fraction=0.0)
+    text = write_text(reversed(documents), tmp_path / "text", config, {}, LocalExecutor(1), Problems())
+    encoded = encode_text(text, work.tokenizer_path, tmp_path / "encoded", LocalExecutor(1))
+    store = pack(encoded, Tokenizer.open(work.tokenizer_path), tmp_path / "tokens", config).train
+    updated = find_neighbours(store, datastore, copied / "neighbours")
+    new = int(-(-len(store.document(0)) // 8))
+    assert updated.artifact.counts["searched"] == new
+    assert same(updated, find_neighbours(store, datastore, tmp_path / "anew"))
+
+
+def test_an_update_that_was_interrupted_loses_nothing(copied: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, datastore = corpus_of(copied / "work", text_folder), Datastore.open(copied / "datastore")
+    datastore.delete(ids=["03.txt"])
+
+    def failing(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module._Search, "finish", failing)
+        with pytest.raises(KeyboardInterrupt):
+            find_neighbours(work.store("train"), datastore, copied / "neighbours")
+    updated = find_neighbours(work.store("train"), datastore, copied / "neighbours")
+    assert 0 < updated.artifact.counts["searched"] < updated.artifact.counts["chunks"]
+    assert not (copied / "neighbours.former").exists()
 
 
 def test_neighbours_of_other_data_are_refused(workspace: Workspace) -> None:
@@ -64,6 +181,6 @@ def test_neighbours_of_other_data_are_refused(workspace: Workspace) -> None:
         Neighbours.open(path, workspace.store("test"), workspace.datastore())
 
 
-def test_missing_neighbours_say_what_to_run(workspace: Workspace, tmp_path: Path) -> None:
+def test_missing_neighbours_say_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="run: retro ingest"):
         Workspace(tmp_path / "nothing").neighbours("train").values(np.arange(1), 1)

@@ -12,24 +12,27 @@ from retro.config import DatastoreConfig
 
 @dataclass(frozen=True)
 class Options:
-    """Embed and index the training chunks of a workspace."""
+    """Embed and index the training chunks of a workspace, and of other token stores if any are named."""
 
     work: Annotated[Path, tyro.conf.Positional]
     """The workspace that `retro ingest` made."""
+    also: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Folders of other token stores, cut by the same tokenizer."""
     datastore: Annotated[DatastoreConfig, tyro.conf.arg(name="")]
+    workers: int = 0
+    """Processes that embed; 0 is one a core."""
     recipe: str = "tiny"
     """The recipe that gives the defaults."""
 
 
 def main(arguments: list[str]) -> None:
-    options = parse(Options, arguments, "build", Options(work=tyro.MISSING, datastore=recipe_of(arguments).datastore))
+    options = parse(Options, arguments, "build", Options(work=tyro.MISSING, also=(), datastore=recipe_of(arguments).datastore))
+    from retro.executor import LocalExecutor
+    from retro.retrieval.info import describe
     from retro.workspace import Workspace
 
     with RichNarrator().counting("Embedding the datastore's chunks") as told:
-        datastore = Workspace(options.work).build(options.datastore, told)
-    counts = datastore.artifact.counts
-    CONSOLE.print(
-        f"{datastore.artifact.path}: {counts['keys']:,} keys of width {counts['width']}, {counts['index']} index, "
-        f"recall@10 {counts['recall_at_10']:.3f}, {counts['empty_chunks']} chunks without text left out",
-        soft_wrap=True,
-    )
+        datastore = Workspace(options.work, LocalExecutor(options.workers)).build(options.datastore, told, options.also)
+    for name, value in describe(datastore).facts:
+        CONSOLE.print(f"{name:>14}  {value}", soft_wrap=True)
+    CONSOLE.print(f"{datastore.path} is ready; retro db info {options.work} tells more", soft_wrap=True)

@@ -17,6 +17,7 @@ COMMANDS = {
     "decontaminate": "remove training documents close to an evaluation set, or named in a list",
     "build": "tokens → datastore",
     "neighbours": "find the neighbours of every chunk",
+    "db": "look into a datastore: search, add, delete, compact, verify",
     "train": "train RETRO, or its baseline",
     "evaluate": "bits per byte without retrieval and with several k",
     "sample": "continue a text and show the neighbours it used",

@@ -26,5 +26,7 @@ def main(arguments: list[str]) -> None:
         with RichNarrator().counting(f"Finding neighbours of {split}") as told:
             counts = work.find_neighbours(split, told).artifact.counts
         CONSOLE.print(
-            f"{work.neighbours_path(split)}: {counts['neighbours']:,} neighbours for {counts['searched']:,} chunks", soft_wrap=True
+            f"{work.neighbours_path(split)}: {counts['neighbours']:,} neighbours of {counts['chunks']:,} chunks; searched {counts['searched']:,}, "
+            f"and what was added for {counts['looked_through_added']:,}",
+            soft_wrap=True,
         )

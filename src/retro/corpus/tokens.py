@@ -10,6 +10,7 @@ import numpy as np
 from retro.artifacts import Artifact, Stage, open_artifact, run_stage
 from retro.corpus.encode import EncodedDocument
 from retro.corpus.tokenizer import Tokenizer
+from retro.errors import ArtifactError
 
 COLUMNS = ("id", "source", "title", "language", "content_hash")
 
@@ -27,6 +28,10 @@ class TokenStore:
         """UTF-8 bytes of every document's text."""
         self.documents: list[dict[str, Any]] = [json.loads(line) for line in artifact.file("documents.jsonl").read_text().splitlines()]
         self.tokenizer_fingerprint: str = artifact.inputs["tokenizer"]
+        if "pad_id" not in artifact.counts:
+            raise ArtifactError(
+                f"{artifact.path} was written before padding was recorded; remove {artifact.path.parent} and run: retro ingest"
+            )
         self.pad_id: int = artifact.counts["pad_id"]
         self.end_id: int = artifact.counts["end_id"]
 

@@ -93,5 +93,5 @@ def evaluate(
             file.write(json.dumps(results, indent=2).encode())
         stage.counts.update(documents=len(store), tokens=len(store.tokens), bytes=int(store.num_bytes.sum()))
 
-    inputs = {"model": model_fingerprint, "tokens": store.fingerprint, "neighbours": neighbours.artifact.fingerprint}
+    inputs = {"model": model_fingerprint, "tokens": store.fingerprint, "neighbours": neighbours.fingerprint}
     return Evaluation(run_stage(path, "evaluation", to_dict(config), inputs, work, f"retro evaluate MODEL --out {path}"))

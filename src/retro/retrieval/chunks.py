@@ -5,6 +5,16 @@ import numpy as np
 from retro.corpus.tokens import TokenStore
 
 
+def short_hash(content_hash: str) -> int:
+    """The first 64 bits of a content hash, which tell equal texts."""
+    return int(content_hash[:16], 16)
+
+
+def content_hashes(store: TokenStore) -> np.ndarray:
+    """The short content hash of every document."""
+    return np.array([short_hash(document["content_hash"]) for document in store.documents], dtype=np.uint64)
+
+
 class ChunkTable:
     """The chunks of a token store in order: chunk c is `tokens[starts[c]:starts[c] + lengths[c]]` of document `documents[c]`.
 

@@ -1,31 +1,35 @@
-"""The datastore: chunks of a token store, their keys, and an index over them."""
+"""The datastore: the key-value memory of the paper, exact about what it holds, that can grow and forget while it is read."""
 
-import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from retro.artifacts import Artifact, Progress, Stage, open_artifact, run_stage
-from retro.config import DatastoreConfig, from_dict, to_dict
+from retro.artifacts import Progress
+from retro.config import DatastoreConfig, from_dict
+from retro.corpus.documents import Document
 from retro.corpus.tokenizer import Tokenizer
-from retro.corpus.tokens import TokenStore
-from retro.errors import ArtifactError, DataError
-from retro.retrieval.chunks import ChunkTable
-from retro.retrieval.embedder import Embedder
-from retro.retrieval.index import FaissIndex, measure_recall
+from retro.errors import ArtifactError, ConfigError
+from retro.retrieval.embedder import Embedder, open_embedder
+from retro.retrieval.index import Entries
+from retro.retrieval.ledger import FILE, Ledger, Version
+from retro.retrieval.segment import Segment
+from retro.retrieval.snapshot import Snapshot
 
-SHARD = 2048
-"""Chunks embedded between two saves."""
+SEGMENTS, TOKENIZER = "segments", "tokenizer"
+FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Neighbour:
     """A retrieved chunk with its continuation, and where it comes from."""
 
-    row: int
+    chunk: int
+    """Its number in the datastore."""
     distance: float
     tokens: np.ndarray
     """[N, F], padded."""
@@ -36,132 +40,150 @@ class Neighbour:
 
 
 class Datastore:
-    """Chunk rows with keys and values. Row r of the index is chunk `rows[r]` of the table."""
+    """A folder with a catalogue, segments and a tokenizer. Every search is of one version, the newest when it starts."""
 
-    def __init__(self, artifact: Artifact, store: TokenStore, tokenizer: Tokenizer) -> None:
-        self.artifact, self.store, self.tokenizer = artifact, store, tokenizer
-        self.fingerprint = artifact.fingerprint
-        self.config = from_dict(DatastoreConfig, artifact.config, f"{artifact.path}/manifest.json")
-        self.table = ChunkTable(store, self.config.chunk_len)
-        self.rows: np.ndarray = np.load(artifact.file("rows.npy"))
-        self.index = FaissIndex.open(artifact.file("index.faiss"))
-        self.content_hashes = np.array([document["content_hash"] for document in store.documents])
-        self.ids = np.array([document["id"] for document in store.documents])
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ledger = Ledger(path / FILE)
+        if self.ledger.fact("format") != FORMAT:
+            raise ArtifactError(f"{path} has format {self.ledger.fact('format')}; expected {FORMAT}; remove it and run: retro build")
+        self.config = from_dict(DatastoreConfig, self.ledger.fact("config"), f"{path / FILE}: config")
+        self.tokenizer = Tokenizer.open(path / TOKENIZER)
+        self.tokenizer.expect(self.ledger.fact("tokenizer"), str(path), "retro build")
         self._embedder: Embedder | None = None
-        if len(self.index) != len(self.rows):
-            raise ArtifactError(f"{artifact.path} holds {len(self.index)} keys for {len(self.rows)} chunks; remove it and run: retro build")
+        self._snapshot: Snapshot | None = None
+        self._turn = threading.RLock()
+        self.snapshot()
 
     @staticmethod
     def open(path: str | Path) -> "Datastore":
-        """Open a datastore with the token store and the tokenizer that it was built from."""
-        artifact = open_artifact(Path(path), "datastore", f"retro build TOKENS --out {path}")
-        places = {name: (artifact.path / relative).resolve() for name, relative in artifact.counts["places"].items()}
-        store, tokenizer = TokenStore.open(places["tokens"]), Tokenizer.open(places["tokenizer"])
-        if store.fingerprint != artifact.inputs["tokens"]:
-            raise ArtifactError(f"{path} was built from other tokens than {places['tokens']} holds now; remove it and run: retro build")
-        tokenizer.expect(artifact.inputs["tokenizer"], str(path), "retro build")
-        return Datastore(artifact, store, tokenizer)
+        """Open a finished datastore."""
+        path = Path(path)
+        if not (path / FILE).exists():
+            raise ArtifactError(f"{path} is no finished datastore; expected a folder with {FILE}; run: retro build WORK")
+        return Datastore(path)
+
+    @property
+    def chunk_len(self) -> int:
+        return self.config.chunk_len
 
     @property
     def embedder(self) -> Embedder:
         """The encoder of the keys, loaded when it is first needed."""
         if self._embedder is None:
-            embedder = Embedder(self.config.encoder)
-            if embedder.fingerprint != self.artifact.inputs["encoder"]:
+            embedder = open_embedder(self.config.encoder)
+            if embedder.fingerprint != self.ledger.fact("encoder"):
                 raise ArtifactError(
-                    f"{self.artifact.path} was built with another {self.config.encoder!r} than is here now; "
-                    "expected the same encoder for keys and queries; remove it and run: retro build"
+                    f"{self.path} was built with another {self.config.encoder!r} than is here now; "
+                    "expected the same encoder for keys and queries; bring it back, or remove the datastore and run: retro build"
                 )
             self._embedder = embedder
         return self._embedder
 
+    def use(self, embedder: Embedder) -> None:
+        """Take an encoder that is loaded already."""
+        self._embedder = embedder
+
     def __len__(self) -> int:
-        return len(self.rows)
+        """How many chunks can be found."""
+        return len(self.snapshot())
 
-    def values(self, rows: np.ndarray) -> np.ndarray:
-        """[N, F] of each row, padded."""
-        return self.table.gather(self.rows[rows], 2 * self.config.chunk_len)
+    def snapshot(self) -> Snapshot:
+        """The newest version."""
+        with self.reading() as snapshot:
+            return snapshot
 
-    def keys(self) -> np.ndarray:
-        """The stored keys, one a row."""
-        return np.concatenate([np.load(file) for file in sorted(self.artifact.file("keys").glob("*.npy"))])
+    @contextmanager
+    def reading(self) -> Iterator[Snapshot]:
+        """The newest version, while all that is read from the catalogue is of that version too."""
+        with ExitStack() as held:
+            held.enter_context(self._turn)
+            while True:
+                transaction = held.enter_context(ExitStack())
+                transaction.enter_context(self.ledger.transaction(write=False))
+                version = self.ledger.version()
+                try:
+                    self._snapshot = self._current(version)
+                except (FileNotFoundError, ArtifactError) as error:
+                    transaction.close()
+                    if self.ledger.version() != version:
+                        continue  # compacted while it was being opened; the catalogue knows what took its place
+                    raise ArtifactError(
+                        f"{self.path} has lost a file of version {version.number} ({error}); restore it, or remove the datastore and run: retro build"
+                    ) from None
+                yield self._snapshot
+                return
 
-    def search(self, texts: Sequence[str], k: int, exclude: Sequence[str] = ()) -> list[list[Neighbour]]:
-        """The k nearest chunks of each text, without documents whose content hash or id is excluded; fewer if there are no more."""
-        if not texts:
-            return []
-        excluded = np.isin(self.content_hashes, exclude) | np.isin(self.ids, exclude)
-        reach = k + int(excluded[self.table.documents[self.rows]].sum()) if excluded.any() else k
-        distances, rows = self.index.search(self.embedder.embed(texts), min(reach, len(self)))
-        found = [
-            [(int(row), float(distance)) for row, distance in zip(*pair, strict=True) if row >= 0 and not excluded[self._document(row)]]
-            for pair in zip(rows, distances, strict=True)
+    def _current(self, version: Version) -> Snapshot:
+        """A snapshot of what the catalogue says now; segments that are open already are kept."""
+        if self._snapshot is not None and self._snapshot.version == version:
+            return self._snapshot
+        opened = {segment.name: segment for segment in (self._snapshot.segments if self._snapshot is not None else ())}
+        names = [row.name for row in self.ledger.segments()]
+        folder = self.path / SEGMENTS
+        segments = [opened.get(name) or Segment(folder / name, self.chunk_len, self.tokenizer.dtype) for name in names]
+        return Snapshot(version, segments, [self.ledger.deleted(name) for name in names], self.chunk_len, self.tokenizer.pad_id)
+
+    def search(self, texts: Sequence[str], k: int, sources: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[list[Neighbour]]:
+        """The k nearest chunks of each text, nearest first; fewer if there are no more, none for a text without words.
+
+        Only documents of the given sources are found, if any are given, and none whose id is excluded.
+        """
+        if k < 1:
+            raise ConfigError(f"k is {k}; expected at least 1; switch retrieval off instead")
+        asked = [number for number, text in enumerate(texts) if text.strip()]
+        found: list[list[Neighbour]] = [[] for _ in texts]
+        if asked:
+            keys = self.embedder.embed([texts[number] for number in asked])
+            tokens = [np.array(self.tokenizer.encode(texts[number])) for number in asked]
+            for number, neighbours in zip(asked, self.search_entries(Entries(keys, tokens), k, sources, exclude), strict=True):
+                found[number] = neighbours
+        return found
+
+    def search_entries(self, entries: Entries, k: int, sources: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[list[Neighbour]]:
+        """The same for what is embedded already."""
+        with self.reading() as snapshot:
+            documents = self.ledger.find("source", sources) if sources else None
+            without = self.ledger.find("id", exclude) if exclude else ()
+            distances, chunks = snapshot.search(entries, k, documents, without)
+            return self._described(snapshot, distances, chunks)
+
+    def _described(self, snapshot: Snapshot, distances: np.ndarray, chunks: np.ndarray) -> list[list[Neighbour]]:
+        values, numbers = snapshot.values(chunks), snapshot.documents(chunks)
+        documents = self.ledger.documents(np.unique(numbers[numbers >= 0]).tolist())
+        return [
+            [
+                self._neighbour(int(chunks[place]), float(distances[place]), values[place], documents[int(numbers[place])])
+                for place in ((query, rank) for rank in range(chunks.shape[1]))
+                if chunks[place] >= 0
+            ]
+            for query in range(len(chunks))
         ]
-        return [[self._neighbour(row, distance) for row, distance in pairs[:k]] for pairs in found]
 
-    def _document(self, row: int) -> int:
-        return int(self.table.documents[self.rows[row]])
+    def _neighbour(self, chunk: int, distance: float, tokens: np.ndarray, document: dict[str, Any]) -> Neighbour:
+        text = self.tokenizer.decode(tokens.tolist())
+        return Neighbour(chunk, distance, tokens, text, document["id"], document["title"], document["source"])
 
-    def _neighbour(self, row: int, distance: float) -> Neighbour:
-        tokens, document = self.values(np.array(row)), self.store.documents[self._document(row)]
-        return Neighbour(row, distance, tokens, self.tokenizer.decode(tokens), document["id"], document["title"], document["source"])
+    def add(self, documents: Iterable[Document], progress: Progress | None = None) -> int:
+        """Add documents, all or none, and return the new version. An id that is there already is an error."""
+        from retro.retrieval.writer import Writer
 
+        with Writer(self) as writer:
+            return writer.add(documents, progress)
 
-def build_datastore(
-    store: TokenStore, tokenizer_path: Path, path: Path, config: DatastoreConfig, progress: Progress | None = None
-) -> Datastore:
-    """Embed every chunk of a token store and index the keys. Interrupted, it goes on at the last saved shard."""
-    tokenizer = Tokenizer.open(tokenizer_path)
-    tokenizer.expect(store.tokenizer_fingerprint, str(store.artifact.path), "retro ingest")
-    embedder = Embedder(config.encoder)
+    def delete(self, ids: Sequence[str] = (), sources: Sequence[str] = (), titles: Sequence[str] = ()) -> int:
+        """Delete documents by id, source or title, and return how many. No search that starts from now on returns them."""
+        from retro.retrieval.writer import Writer
 
-    def work(stage: Stage) -> None:
-        table = ChunkTable(store, config.chunk_len)
-        texts = [tokenizer.decode(table.tokens(chunk)) for chunk in range(len(table))]
-        rows = np.array([chunk for chunk, text in enumerate(texts) if text.strip()], dtype=np.int64)
-        if not len(rows):
-            raise DataError(f"{store.artifact.path} holds no chunk with text; expected at least one; ingest more text")
-        keys = embed_in_shards(stage, embedder, [texts[row] for row in rows], progress)
-        index = FaissIndex.for_size(embedder.width, len(keys), config.exact_below)
-        index.add(keys)
-        index.save(stage.file("index.faiss"))
-        with stage.write("rows.npy") as file:
-            np.save(file, rows)
-        stage.counts.update(
-            keys=len(rows),
-            empty_chunks=len(table) - len(rows),
-            width=embedder.width,
-            index=index.kind,
-            recall_at_10=measure_recall(index, keys),
-            places={"tokens": _relative(store.artifact.path, path), "tokenizer": _relative(tokenizer_path, path)},
-        )
+        with Writer(self) as writer:
+            return writer.delete(ids, sources, titles)
 
-    inputs = {"tokens": store.fingerprint, "tokenizer": tokenizer.fingerprint, "encoder": embedder.fingerprint}
-    run_stage(path, "datastore", to_dict(config), inputs, work, f"retro build {store.artifact.path} --out {path}")
-    datastore = Datastore.open(path)
-    datastore._embedder = embedder
-    return datastore
+    def compact(self) -> int:
+        """Remove what was deleted from every file, join small segments, and return the new version."""
+        from retro.retrieval.writer import Writer
 
+        with Writer(self) as writer:
+            return writer.compact()
 
-def embed_in_shards(stage: Stage, embedder: Embedder, texts: Sequence[str], progress: Progress | None) -> np.ndarray:
-    """Keys of the texts, kept as float16, shard by shard; finished shards are not made again."""
-    stage.file("keys").mkdir(exist_ok=True)
-    shards = []
-    for start in range(0, len(texts), SHARD):
-        name = f"keys/{start:010d}.npy"
-        if not stage.has(name):
-            keys = embedder.embed(texts[start : start + SHARD], partial(_from, start, len(texts), progress) if progress else None)
-            with stage.write(name) as file:
-                np.save(file, keys.astype(np.float16))
-        shards.append(np.load(stage.file(name)))
-    if progress:
-        progress(len(texts), len(texts))
-    return np.concatenate(shards) if shards else np.zeros((0, embedder.width), dtype=np.float16)
-
-
-def _from(start: int, total: int, progress: Progress, done: int, _shard: int) -> None:
-    progress(start + done, total)
-
-
-def _relative(target: Path, start: Path) -> str:
-    return os.path.relpath(target.resolve(), start.resolve())
+    def close(self) -> None:
+        self.ledger.close()

@@ -1,78 +1,73 @@
-"""The frozen BERT that makes keys and queries: the same function for both."""
+"""The frozen encoder that makes keys and queries, the same function for both: a BERT-like model, or a static table for quick work."""
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from retro.artifacts import Progress, make_fingerprint
+from retro.artifacts import Progress
 from retro.corpus import catalogue
 from retro.errors import DataError
+from retro.executor import Executor
+from retro.retrieval.bert import BertEmbedder
+from retro.retrieval.static import StaticEmbedder, find_table
 
-MAX_WORD_PIECES = 256
-TOKENS_PER_BATCH = 4096
 
+class Embedder(Protocol):
+    """Makes one key a text."""
 
-class Embedder:
-    """Mean of the last hidden states over a text's real word pieces, the two special ones included."""
+    name: str
+    width: int
+    fingerprint: str
+    """Changes with anything that changes a key."""
 
-    def __init__(self, name: str) -> None:
-        import transformers
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()  # loading takes a moment; the bar that matters is the caller's
-        folder = catalogue.fetched(name).path if name in catalogue.ENTRIES else Path(name)
-        where = str(folder) if folder.exists() else name
-        try:
-            self._tokenizer = transformers.AutoTokenizer.from_pretrained(where)
-            self._model = transformers.AutoModel.from_pretrained(where, dtype=torch.float32).eval()
-        except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise DataError(
-                f"no encoder could be loaded from {name!r} ({reason}); expected a catalogue name, a folder or a hub id; run: retro fetch minilm"
-            ) from None
-        self.name = name
-        self.width: int = self._model.config.hidden_size
-        self.fingerprint = make_fingerprint("mean-pooled", MAX_WORD_PIECES, self._tokenizer.get_vocab(), self._weights_digest())
-
-    def _weights_digest(self) -> str:
-        """Every bit of every weight, so that a fine-tuned encoder is not taken for its origin."""
-        digest = hashlib.sha256()
-        for name, weight in sorted(self._model.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(weight.contiguous().numpy().data)
-        return digest.hexdigest()
-
-    @torch.inference_mode()
     def embed(self, texts: Sequence[str], progress: Progress | None = None) -> np.ndarray:
-        """One key a text. Texts of like length are batched together; the result has the order of the input."""
-        pieces = self._tokenizer(list(texts), truncation=True, max_length=MAX_WORD_PIECES)["input_ids"] if texts else []
-        keys = np.zeros((len(texts), self.width), dtype=np.float32)
-        done = 0
-        for batch in batches_by_length([len(ids) for ids in pieces], TOKENS_PER_BATCH):
-            longest = max(len(pieces[index]) for index in batch)
-            ids = torch.zeros(len(batch), longest, dtype=torch.long)
-            mask = torch.zeros(len(batch), longest, dtype=torch.long)
-            for row, index in enumerate(batch):
-                ids[row, : len(pieces[index])] = torch.tensor(pieces[index])
-                mask[row, : len(pieces[index])] = 1
-            hidden = self._model(input_ids=ids, attention_mask=mask).last_hidden_state
-            weights = mask[..., None].to(hidden.dtype)
-            keys[batch] = ((hidden * weights).sum(1) / weights.sum(1)).numpy()
-            done += len(batch)
-            if progress:
-                progress(done, len(texts))
-        return keys
+        """Keys as float32, in the order of the texts."""
+        ...
 
 
-def batches_by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices grouped by length, longest first, so that a batch padded to its longest holds at most `budget` tokens."""
-    batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= budget:
-            batches[-1].append(index)
-        else:
-            batches.append([index])
-    return batches
+def open_embedder(name: str) -> Embedder:
+    """Open an encoder by its catalogue name, its folder or its hub id; a folder with a table and a tokenizer is a static one."""
+    folder = catalogue.fetched(name).path if name in catalogue.ENTRIES else Path(name)
+    if found := find_table(folder):
+        return StaticEmbedder(name, *found)
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise DataError(
+            f"{folder} holds no encoder; expected a Hugging Face model with its config.json, or a table with its tokenizer.json; "
+            "run: retro fetch minilm"
+        )
+    return BertEmbedder(name, str(folder) if folder.exists() else name)
+
+
+def embed_shards(executor: Executor, embedder: Embedder, shards: Iterable[Sequence[str]]) -> Iterator[np.ndarray]:
+    """Keys of each shard's texts, as float16, in order; few shards are held at once.
+
+    Batches are formed within a shard, so the keys do not depend on the number of workers, nor on which shards were made before.
+    """
+    return executor.map(_ShardEmbedder(embedder), shards)
+
+
+class _ShardEmbedder:
+    """Embeds a shard wherever it is sent. The encoder stays behind: every worker opens its own, once."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.name, self.fingerprint, self.embedder = embedder.name, embedder.fingerprint, embedder
+
+    def __getstate__(self) -> dict[str, str | None]:
+        return {"name": self.name, "fingerprint": self.fingerprint, "embedder": None}
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        embedder = self.embedder or _open_in_worker(self.name, self.fingerprint)
+        return embedder.embed(texts).astype(np.float16)
+
+
+@lru_cache(maxsize=1)
+def _open_in_worker(name: str, fingerprint: str) -> Embedder:
+    torch.set_num_threads(1)  # there is a worker a core
+    embedder = open_embedder(name)
+    if embedder.fingerprint != fingerprint:
+        raise DataError(f"the encoder {name!r} changed while its keys were made; expected {fingerprint}; run the command again")
+    return embedder

@@ -1,78 +1,145 @@
-"""The index protocol, and the FAISS indexes behind it."""
+"""The index protocol: nearest chunks of a segment by their keys, by their tokens, or by both."""
 
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-import faiss
 import numpy as np
 
 from retro.errors import ArtifactError
+from retro.retrieval.former_index import FaissIndex as FaissIndex
+from retro.retrieval.former_index import measure_recall as measure_recall
+
+EXACT_BELOW = 50_000
+HNSW_UP_TO = 2_000_000
+DESCRIPTION = "index.json"
+REMOVED = "removed.npy"
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Chunks to be added or searched for: a key and the tokens of each. Dense indexes read only keys, BM25 only tokens."""
+
+    keys: np.ndarray
+    tokens: Sequence[np.ndarray] = ()
+
+
+Found = tuple[np.ndarray, np.ndarray]
+"""Distances (float32) and rows (int64) of each query, nearest first, equals by row; inf and −1 where there are fewer than k."""
 
 
 @runtime_checkable
 class Index(Protocol):
-    """Nearest keys by squared L2 distance. Rows are numbered in the order of adding."""
+    """Rows are numbered in the order of adding. Dense distances are squared L2, those of BM25 the negative score."""
 
-    def add(self, keys: np.ndarray) -> None: ...
+    kind: str
 
-    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Squared distances and row numbers, nearest first. k is at most the number of rows."""
+    def add(self, entries: Entries) -> None: ...
+
+    def search(self, entries: Entries, k: int, allowed: np.ndarray | None = None) -> Found:
+        """The k nearest rows of each entry; rows that are removed, or False in `allowed`, are never returned."""
         ...
 
-    def save(self, path: Path) -> None: ...
+    def remove(self, rows: np.ndarray) -> None:
+        """Never return these rows again; `save` keeps it so."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write a folder of its own. The keys are not in it: `open_index` is given them again."""
+        ...
 
     def __len__(self) -> int: ...
 
 
-class FaissIndex:
-    """Exact search for few keys, HNSW for many."""
+def make_index(kind: str, width: int, num_keys: int, exact_below: int = EXACT_BELOW) -> Index:
+    """An empty index: `auto` (by the number of keys), `exact`, `scann`, `bm25`, `hybrid`, or a FAISS factory string such as `HNSW24`."""
+    from retro.retrieval.dense import DenseIndex
+    from retro.retrieval.faiss import FactoryIndex
+    from retro.retrieval.hnsw import HNSW, HnswIndex
 
-    def __init__(self, index: faiss.Index) -> None:
-        self._index = index
+    if kind == "auto":
+        kind = kind_for_size(width, num_keys, exact_below)
+    if kind == "exact":
+        return DenseIndex(width)
+    if kind == "scann":
+        from retro.retrieval.scann import ScannIndex
+
+        return ScannIndex(width)
+    if kind == "bm25":
+        from retro.retrieval.bm25 import Bm25Index
+
+        return Bm25Index()
+    if kind == "hybrid":
+        from retro.retrieval.hybrid import HybridIndex
+
+        return HybridIndex(make_index("auto", width, num_keys, exact_below), make_index("bm25", width, num_keys))
+    return HnswIndex(width, kind) if HNSW.fullmatch(kind) else FactoryIndex(width, kind)
+
+
+def kind_for_size(width: int, num_keys: int, exact_below: int = EXACT_BELOW) -> str:
+    """Exact for few keys, a graph for many, compressed keys for very many."""
+    if num_keys < exact_below:
+        return "exact"
+    if num_keys <= HNSW_UP_TO:
+        return "HNSW24"
+    num_lists = 2 ** round(np.log2(4 * num_keys**0.5))
+    num_bytes = next((size for size in (32, 16, 8) if size <= width // 2), 1)
+    return f"OPQ{num_bytes}_{num_bytes * min(4, width // num_bytes)},IVF{num_lists}_HNSW32,PQ{num_bytes}"
+
+
+def open_index(folder: Path, keys: np.ndarray) -> Index:
+    """Open a saved index over the keys it was built from, which may be a memory map."""
+    with reading(folder):
+        description = json.loads((folder / DESCRIPTION).read_text())
+        if description["num_keys"] != len(keys):
+            raise ArtifactError(
+                f"{folder} indexes {description['num_keys']} keys but {len(keys)} are stored; expected as many; remove it and run: retro build"
+            )
+        index: Any = make_index(description["kind"], keys.shape[1], len(keys))
+        index.restore(folder, keys, description)
+        return index
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Whatever a broken file makes the libraries say becomes one line."""
+    try:
+        yield
+    except (RuntimeError, ValueError, OSError, EOFError, KeyError, TypeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ArtifactError(
+            f"{folder} is not a readable index ({reason}); expected the files that were saved; remove it and run: retro build"
+        ) from None
+
+
+class Removals:
+    """The rows that an index returns no more."""
+
+    def __init__(self, num_rows: int = 0) -> None:
+        self.mask = np.zeros(num_rows, dtype=bool)
+
+    def extend(self, num_rows: int) -> None:
+        self.mask = np.concatenate([self.mask, np.zeros(num_rows, dtype=bool)])
+
+    def within(self, allowed: np.ndarray | None) -> np.ndarray | None:
+        """The rows that may be returned, None if all may."""
+        if not self.mask.any():
+            return None if allowed is None or allowed.all() else allowed
+        return ~self.mask if allowed is None else allowed & ~self.mask
+
+    def save(self, folder: Path) -> None:
+        np.save(folder / REMOVED, np.flatnonzero(self.mask))
 
     @staticmethod
-    def for_size(width: int, num_keys: int, exact_below: int) -> "FaissIndex":
-        if num_keys < exact_below:
-            return FaissIndex(faiss.IndexFlatL2(width))
-        index = faiss.IndexHNSWFlat(width, 32)
-        index.hnsw.efConstruction = 80
-        return FaissIndex(index)
-
-    @staticmethod
-    def open(path: Path) -> "FaissIndex":
-        try:
-            return FaissIndex(faiss.read_index(str(path)))
-        except RuntimeError:
-            raise ArtifactError(f"{path} is not a readable FAISS index; remove {path.parent} and run: retro build") from None
-
-    @property
-    def kind(self) -> str:
-        return "exact" if isinstance(self._index, faiss.IndexFlat) else "hnsw"
-
-    def add(self, keys: np.ndarray) -> None:
-        self._index.add(np.ascontiguousarray(keys, dtype=np.float32))
-
-    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        # A list of candidates shorter than k would leave places empty.
-        parameters = faiss.SearchParametersHNSW(efSearch=max(128, 2 * k)) if self.kind == "hnsw" else None  # type: ignore[attr-defined]
-        distances, rows = self._index.search(np.ascontiguousarray(queries, dtype=np.float32), k, params=parameters)
-        return distances, rows
-
-    def save(self, path: Path) -> None:
-        faiss.write_index(self._index, str(path))
-
-    def __len__(self) -> int:
-        return int(self._index.ntotal)
+    def open(folder: Path, num_rows: int) -> "Removals":
+        removals = Removals(num_rows)
+        removals.mask[np.load(folder / REMOVED)] = True
+        return removals
 
 
-def measure_recall(index: Index, keys: np.ndarray, k: int = 10, num_queries: int = 200, seed: int = 0) -> float:
-    """Part of the true k nearest keys that the index finds, over a sample of the keys as queries."""
-    rng = np.random.default_rng(seed)
-    queries = keys[rng.choice(len(keys), size=min(num_queries, len(keys)), replace=False)].astype(np.float32)
-    k = min(k, len(keys))
-    exact = faiss.IndexFlatL2(keys.shape[1])
-    exact.add(np.ascontiguousarray(keys, dtype=np.float32))
-    _, truth = exact.search(queries, k)
-    _, found = index.search(queries, k)
-    hits = sum(len(set(a) & set(b)) for a, b in zip(truth.tolist(), found.tolist(), strict=True))
-    return hits / truth.size
+def save_description(folder: Path, **description: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")

@@ -1,97 +1,200 @@
-"""Precomputed neighbours, keyed to the chunks of a token store, so that another seed, length or batch size costs nothing."""
+"""Precomputed neighbours, keyed to the chunks of a token store, so that another seed, length or batch size costs nothing.
 
+They belong to one version of the datastore. Later deletions are masked when they are opened; finding them again searches only what
+the changes since then make necessary.
+"""
+
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from retro.artifacts import Artifact, Progress, Stage, open_artifact, run_stage
+from retro.artifacts import Artifact, Progress, Stage, make_fingerprint, open_artifact, run_stage
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError
-from retro.retrieval.chunks import ChunkTable
-from retro.retrieval.datastore import Datastore, embed_in_shards
+from retro.retrieval.chunks import ChunkTable, content_hashes
+from retro.retrieval.datastore import Datastore
+from retro.retrieval.index import Entries
+from retro.retrieval.snapshot import Snapshot, nearest
+
+QUERIES = 8192
+"""Chunks that are searched together."""
 
 
 class Neighbours:
-    """The K nearest datastore rows of every chunk of a token store; chunk c has `counts[c]` of them, nearest first.
+    """The K nearest chunks of the datastore for every chunk of a token store, nearest first; −1 where there are no more.
 
     Chunks without text have none. Incomplete chunks have theirs for the measurement of overlap; a model never reads them.
     """
 
     def __init__(self, artifact: Artifact, store: TokenStore, datastore: Datastore) -> None:
-        for name, owner in (("tokens", store.fingerprint), ("datastore", datastore.fingerprint)):
-            if artifact.inputs[name] != owner:
-                raise ArtifactError(f"{artifact.path} was made for other {name} than these; remove it and run: retro neighbours")
-        self.artifact, self.store, self.datastore = artifact, store, datastore
-        self.table = ChunkTable(store, datastore.config.chunk_len)
-        self.rows: np.ndarray = np.load(artifact.file("neighbours.npy"), mmap_mode="r")
-        self.counts: np.ndarray = np.load(artifact.file("counts.npy"))
+        self.artifact, self.store, self.datastore, self.snapshot = artifact, store, datastore, datastore.snapshot()
+        if artifact.inputs["tokens"] != store.fingerprint:
+            raise ArtifactError(f"{artifact.path} was made for other tokens than these; remove it and run: retro neighbours")
+        if recorded_version(artifact, datastore) is None:
+            raise ArtifactError(
+                f"{artifact.path} was made for another datastore than {datastore.path}; remove it and run: retro neighbours"
+            )
+        self.table = ChunkTable(store, datastore.chunk_len)
+        self.chunks: np.ndarray = np.load(artifact.file("neighbours.npy"), mmap_mode="r")
 
     @staticmethod
     def open(path: str | Path, store: TokenStore, datastore: Datastore) -> "Neighbours":
-        artifact = open_artifact(Path(path), "neighbours", f"retro neighbours {store.artifact.path} --datastore {datastore.artifact.path}")
-        return Neighbours(artifact, store, datastore)
+        return Neighbours(open_artifact(Path(path), "neighbours", "retro neighbours WORK"), store, datastore)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the neighbours and with deletions since."""
+        return make_fingerprint(self.artifact.fingerprint, self.snapshot.version.lineage)
 
     @property
     def max_neighbours(self) -> int:
-        return int(self.rows.shape[1])
+        return int(self.chunks.shape[1])
 
     def values(self, chunks: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """[N, F] of the first k neighbours of each chunk, all padding where there is none, and the mask of the real ones."""
-        mask = np.arange(k) < self.counts[chunks][..., None]
-        rows = np.where(mask, self.rows[chunks][..., :k], 0)
-        return np.where(mask[..., None], self.datastore.values(rows), self.datastore.tokenizer.pad_id), mask
+        """[N, F] of the first k neighbours of each chunk, all padding where there is none, and the mask of the real ones.
+
+        A neighbour that was deleted since is not there.
+        """
+        found = np.asarray(self.chunks[chunks][..., :k], dtype=np.int64)
+        return self.snapshot.values(found), self.snapshot.is_live(found)
 
     def documents(self, chunks: np.ndarray, k: int) -> np.ndarray:
-        """Content hashes of the neighbours' documents; meaningless where the mask of `values` is false."""
-        rows = self.rows[chunks][..., :k]
-        hashes: np.ndarray = self.datastore.content_hashes[self.datastore.table.documents[self.datastore.rows[rows]]]
-        return hashes
+        """Short content hashes of the neighbours' documents; 0 where the mask of `values` is false."""
+        return self.snapshot.content_hashes(np.asarray(self.chunks[chunks][..., :k], dtype=np.int64))
+
+
+def recorded_version(artifact: Artifact, datastore: Datastore) -> int | None:
+    """The version of this datastore that neighbours were found in; none if they were found in another."""
+    return next((v.number for v in datastore.ledger.versions() if v.lineage == artifact.inputs["datastore"]), None)
 
 
 def find_neighbours(store: TokenStore, datastore: Datastore, path: Path, progress: Progress | None = None) -> Neighbours:
-    """Search the neighbours of every chunk, without chunks of the same document or of an equal one."""
+    """Find the neighbours of every chunk, without chunks of the same document or of an equal one.
+
+    Neighbours of an earlier version or of other tokens are brought up to date: of the documents that had theirs, a chunk that lost one
+    is searched again, and the others look through what was added; new documents are searched in full.
+    """
     datastore.tokenizer.expect(store.tokenizer_fingerprint, str(store.artifact.path), "retro ingest")
-    command = f"retro neighbours {store.artifact.path} --datastore {datastore.artifact.path} --out {path}"
+    snapshot = datastore.snapshot()
+    inputs = {"tokens": store.fingerprint, "datastore": snapshot.version.lineage}
+    former = path.with_name(path.name + ".former")
+    if path.exists() and open_artifact(path, "neighbours", "retro neighbours WORK").inputs != inputs:
+        shutil.rmtree(former, ignore_errors=True)
+        path.replace(former)
 
     def work(stage: Stage) -> None:
-        table = ChunkTable(store, datastore.config.chunk_len)
-        texts = [datastore.tokenizer.decode(table.tokens(chunk)) for chunk in range(len(table))]
-        chunks = np.array([chunk for chunk, text in enumerate(texts) if text.strip()], dtype=np.int64)
-        k = datastore.config.num_neighbours
-        rows = np.zeros((len(table), k), dtype=np.int32)
-        distances = np.full((len(table), k), np.inf, dtype=np.float32)
-        counts = np.zeros(len(table), dtype=np.int32)
-        if store.fingerprint == datastore.store.fingerprint:
-            keys = datastore.keys()
-        else:
-            keys = embed_in_shards(stage, datastore.embedder, [texts[chunk] for chunk in chunks], progress)
-        own = np.array([document["content_hash"] for document in store.documents])[table.documents[chunks]]
-        rows[chunks], distances[chunks], counts[chunks] = search_other_documents(datastore, keys, own, k)
-        for name, array in (("neighbours.npy", rows), ("distances.npy", distances), ("counts.npy", counts)):
+        search = _Search(store, datastore, snapshot)
+        if former.exists():
+            search.take_over(Artifact(former, open_artifact(former, "neighbours", "retro neighbours WORK").manifest))
+        search.finish(stage, progress)
+
+    config = {"num_neighbours": datastore.config.num_neighbours, "chunk_len": datastore.chunk_len}
+    artifact = run_stage(path, "neighbours", config, inputs, work, "retro neighbours WORK")
+    shutil.rmtree(former, ignore_errors=True)
+    return Neighbours(artifact, store, datastore)
+
+
+class _Search:
+    """Neighbours on their way: what is known already, and what is still to be searched."""
+
+    def __init__(self, store: TokenStore, datastore: Datastore, snapshot: Snapshot) -> None:
+        self.datastore, self.snapshot = datastore, snapshot
+        self.k = datastore.config.num_neighbours
+        self.table = ChunkTable(store, datastore.chunk_len)
+        self.hashes = content_hashes(store)
+        self.own = self.hashes[self.table.documents]
+        self.chunks = np.full((len(self.table), self.k), -1, dtype=np.int64)
+        self.distances = np.full((len(self.table), self.k), np.inf, dtype=np.float32)
+        self.known = np.zeros(len(self.table), dtype=bool)
+        """Chunks whose neighbours at `since` are taken over whole."""
+        self.since = 0
+
+    def take_over(self, former: Artifact) -> None:
+        """Use the neighbours of documents that were searched before, unless one of them is gone."""
+        version = recorded_version(former, self.datastore)
+        if version is None or former.config["num_neighbours"] != self.k or former.config["chunk_len"] != self.table.chunk_len:
+            return
+        self.since = version
+        old_chunks, old_distances = (np.load(former.file(name), mmap_mode="r") for name in ("neighbours.npy", "distances.npy"))
+        firsts = dict(np.load(former.file("documents.npy")).tolist())
+        for document, content_hash in enumerate(self.hashes.tolist()):
+            begin, end = self.table.first[document], self.table.first[document + 1]
+            if content_hash in firsts:
+                old = slice(firsts[content_hash], firsts[content_hash] + end - begin)
+                self.chunks[begin:end], self.distances[begin:end] = old_chunks[old], old_distances[old]
+                self.known[begin:end] = True
+        lost = ((self.chunks >= 0) & ~self.snapshot.is_live(self.chunks)).any(axis=1)
+        self.known &= ~lost
+        self.chunks[~self.known], self.distances[~self.known] = -1, np.inf
+
+    def finish(self, stage: Stage, progress: Progress | None) -> None:
+        added = self.datastore.ledger.added_since(self.since) if self.known.any() else []
+        jobs: list[tuple[np.ndarray, list[int] | None]] = [(np.flatnonzero(~self.known), None)]
+        if added:
+            jobs.append((np.flatnonzero(self.known), added))
+        total, done = sum(len(chunks) for chunks, _ in jobs), 0
+        for chunks, documents in jobs:
+            for start in range(0, len(chunks), QUERIES):
+                part = chunks[start : start + QUERIES]
+                self._search(part, documents)
+                done += len(part)
+                if progress:
+                    progress(done, total)
+        counts = (self.chunks >= 0).sum(axis=1)
+        dtype = np.int32 if self.chunks.max(initial=0) < 1 << 31 else np.int64
+        firsts = np.stack([self.hashes, self.table.first[:-1].astype(np.uint64)], axis=1)
+        arrays = {"neighbours.npy": self.chunks.astype(dtype), "distances.npy": self.distances, "documents.npy": firsts}
+        for name, array in arrays.items():
             with stage.write(name) as file:
                 np.save(file, array)
-        stage.counts.update(chunks=len(table), searched=len(chunks), neighbours=int(counts.sum()))
+        searched = int((~self.known).sum())
+        stage.counts.update(chunks=len(self.table), searched=searched, looked_through_added=total - searched, neighbours=int(counts.sum()))
 
-    inputs = {"tokens": store.fingerprint, "datastore": datastore.fingerprint}
-    return Neighbours(run_stage(path, "neighbours", {}, inputs, work, command), store, datastore)
+    def _search(self, chunks: np.ndarray, documents: list[int] | None) -> None:
+        for part, entries in self._entries(chunks):
+            distances, found = search_other_documents(self.snapshot, entries, self.own[part], self.k, documents)
+            both = np.concatenate([self.distances[part], distances], axis=1), np.concatenate([self.chunks[part], found], axis=1)
+            self.distances[part], self.chunks[part] = nearest(*both, self.k)
+
+    def _entries(self, chunks: np.ndarray) -> Iterator[tuple[np.ndarray, Entries]]:
+        """Keys of the chunks that have text: the datastore's own, where it holds the document, or new ones."""
+        texts = {int(chunk): self.datastore.tokenizer.decode(self.table.tokens(chunk).tolist()) for chunk in chunks}
+        chunks = np.array([chunk for chunk, text in texts.items() if text.strip()], dtype=np.int64)
+        stored = self.snapshot.find(self.own[chunks], chunks - self.table.first[self.table.documents[chunks]])
+        found, keys = self.snapshot.keys(stored)
+        yield chunks[found], Entries(keys, self._tokens(chunks[found]))
+        missing = chunks[~found]
+        if len(missing):
+            keys = self.datastore.embedder.embed([texts[int(chunk)] for chunk in missing]).astype(np.float16)
+            yield missing, Entries(keys, self._tokens(missing))
+
+    def _tokens(self, chunks: np.ndarray) -> list[np.ndarray]:
+        return [self.table.tokens(chunk) for chunk in chunks]
 
 
-def search_other_documents(datastore: Datastore, keys: np.ndarray, own: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The k nearest rows of each key among documents with another content hash than its own, their distances and their number.
+def search_other_documents(
+    snapshot: Snapshot, entries: Entries, own: np.ndarray, k: int, documents: list[int] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distances and numbers of the k nearest chunks among documents with another content hash than each entry's own.
 
-    Searches again, twice as far, for the keys that the filter left with too few, until they have k or the datastore is exhausted.
+    Searches again, twice as far, for those that the filter left with too few, until they have k or there are no more.
     """
-    hash_of_row = datastore.content_hashes[datastore.table.documents[datastore.rows]]
-    rows = np.zeros((len(keys), k), dtype=np.int32)
-    distances = np.full((len(keys), k), np.inf, dtype=np.float32)
-    counts = np.zeros(len(keys), dtype=np.int32)
-    todo, reach = np.arange(len(keys)), min(len(datastore), 2 * k)
+    distances = np.full((len(own), k), np.inf, dtype=np.float32)
+    chunks = np.full((len(own), k), -1, dtype=np.int64)
+    todo, reach, most = np.arange(len(own)), 2 * k, len(snapshot)
     while len(todo):
-        found_distances, found = datastore.index.search(keys[todo], reach)
-        for query, query_distances, query_rows in zip(todo, found_distances, found, strict=True):
-            kept = np.flatnonzero((query_rows >= 0) & (hash_of_row[query_rows] != own[query]))[:k]
-            counts[query] = len(kept)
-            rows[query, : len(kept)], distances[query, : len(kept)] = query_rows[kept], query_distances[kept]
-        todo = todo[counts[todo] < k] if reach < len(datastore) else todo[:0]
-        reach = min(len(datastore), 2 * reach)
-    return rows, distances, counts
+        part = Entries(entries.keys[todo], [entries.tokens[int(query)] for query in todo] if len(entries.tokens) else ())
+        found_distances, found = snapshot.search(part, min(reach, max(1, most)), documents)
+        other = (found >= 0) & (snapshot.content_hashes(found) != own[todo][:, None])
+        distances[todo], chunks[todo] = nearest(*_at_least(np.where(other, found_distances, np.inf), np.where(other, found, -1), k), k)
+        exhausted = reach >= most or bool((found[:, -1] < 0).all())
+        todo, reach = todo[(chunks[todo, -1] < 0) & ~np.bool_(exhausted)], 2 * reach
+    return distances, chunks
+
+
+def _at_least(distances: np.ndarray, chunks: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Columns filled up to k with nothing."""
+    missing = max(0, k - chunks.shape[1])
+    return np.pad(distances, ((0, 0), (0, missing)), constant_values=np.inf), np.pad(chunks, ((0, 0), (0, missing)), constant_values=-1)

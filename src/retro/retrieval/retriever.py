@@ -1,21 +1,18 @@
-"""The live side of retrieval: a complete chunk in, its neighbours out."""
+"""The live side of retrieval: chunks in, their neighbours out."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from retro.corpus.tokenizer import Tokenizer
-from retro.errors import ConfigError
 from retro.retrieval.datastore import Datastore, Neighbour
 
 
 class Retriever:
-    """Searches a datastore for chunks of tokens. Documents in `exclude`, by id or content hash, are never returned."""
+    """Searches a datastore for chunks of tokens, or for texts."""
 
-    def __init__(self, datastore: Datastore, num_neighbours: int = 2, exclude: Sequence[str] = ()) -> None:
-        if num_neighbours < 1:
-            raise ConfigError(f"num_neighbours is {num_neighbours}; expected at least 1; switch retrieval off instead")
-        self.datastore, self.num_neighbours, self.exclude = datastore, num_neighbours, tuple(exclude)
+    def __init__(self, datastore: Datastore) -> None:
+        self.datastore = datastore
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -23,9 +20,14 @@ class Retriever:
 
     @property
     def chunk_len(self) -> int:
-        return self.datastore.config.chunk_len
+        return self.datastore.chunk_len
 
-    def __call__(self, chunk: np.ndarray) -> list[Neighbour]:
-        """The nearest neighbours of a chunk; none if it is blank."""
-        text = self.tokenizer.decode(chunk.tolist())
-        return self.datastore.search([text], self.num_neighbours, self.exclude)[0] if text.strip() else []
+    def search(
+        self, chunks: Sequence[np.ndarray | str], k: int = 2, sources: Sequence[str] = (), exclude: Sequence[str] = ()
+    ) -> list[list[Neighbour]]:
+        """The k nearest neighbours of each chunk, given as tokens or as text; fewer if there are no more, none for a blank one.
+
+        Only documents of the given sources are found, if any are given, and none whose id is excluded.
+        """
+        texts = [chunk if isinstance(chunk, str) else self.tokenizer.decode(chunk.tolist()) for chunk in chunks]
+        return self.datastore.search(texts, k, sources, exclude)

@@ -43,14 +43,14 @@ class Token:
 class Sampler:
     """Continues texts with a model; with a retriever it is RETRO[ON], without it RETRO[OFF] or a baseline."""
 
-    def __init__(self, model: Retro, retriever: Retriever) -> None:
+    def __init__(self, model: Retro, retriever: Retriever, num_neighbours: int = 2, exclude: Sequence[str] = ()) -> None:
         if retriever.chunk_len != model.config.chunk_len:
             raise ConfigError(f"the datastore's chunks have {retriever.chunk_len} tokens; expected the model's {model.config.chunk_len}")
         if retriever.tokenizer.vocab_size != model.config.vocab_size:
             raise ConfigError(
                 f"the datastore's tokenizer knows {retriever.tokenizer.vocab_size} tokens; expected the model's {model.config.vocab_size}"
             )
-        self.model, self.retriever = model.eval(), retriever
+        self.model, self.retriever, self.num_neighbours, self.exclude = model.eval(), retriever, num_neighbours, exclude
 
     def generate(self, prompt: str, max_tokens: int = 128, choice: Choice | None = None, seed: int = 0, retrieval: bool = True) -> Sample:
         """The whole sample at once."""
@@ -89,7 +89,7 @@ class Sampler:
         before = len(sample.neighbours)
         for chunk in sample.chunks()[before:]:
             if len(chunk) == sample.chunk_len:
-                sample.neighbours.append(self.retriever(np.array(chunk)))
+                sample.neighbours += self.retriever.search([np.array(chunk)], self.num_neighbours, exclude=self.exclude)
         return len(sample.neighbours) > before
 
     @torch.inference_mode()

@@ -11,7 +11,7 @@ from torch import Tensor
 from retro.corpus.mixture import Mixture
 from retro.corpus.tokens import TokenStore
 from retro.errors import ConfigError
-from retro.retrieval.chunks import ChunkTable
+from retro.retrieval.chunks import ChunkTable, content_hashes
 from retro.retrieval.neighbours import Neighbours
 
 
@@ -54,7 +54,7 @@ class PackedBatches:
         self.chunks_per_sequence = seq_len // chunk_len
         self.sequences_per_epoch = -(-len(self.table) // self.chunks_per_sequence)
         self.neighbours, self.k = neighbours, k
-        self.hashes = np.array([document["content_hash"] for document in store.documents])
+        self.hashes = content_hashes(store)
         self._epoch, self._order = -1, np.zeros((0, 0), dtype=np.int64)
         self._by_source = self._pack_by_source(store, mixture or {})
         sizes = {source: len(rows) for source, rows in self._by_source.items()}

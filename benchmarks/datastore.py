@@ -1,0 +1,116 @@
+"""A whole datastore of real text: neighbours for its chunks against exact search and bare FAISS, bytes a token, memory of building.
+
+    python benchmarks/datastore.py [--source enwik8] [--encoder static] [--work FOLDER]
+
+The first run ingests and builds in FOLDER, which takes some minutes; later runs use what is there.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import faiss
+import numpy as np
+from timing import interleaved_medians
+
+from retro.config import CorpusConfig, DatastoreConfig
+from retro.corpus.workspace import CorpusWorkspace
+from retro.retrieval.build import build_datastore
+from retro.retrieval.datastore import Datastore
+from retro.retrieval.dense import nearest
+from retro.retrieval.hnsw import HnswIndex
+from retro.retrieval.index import Entries
+from retro.retrieval.info import describe
+from retro.retrieval.neighbours import search_other_documents
+
+QUERIES = 8192
+
+
+def prepared(work: Path, source: str, encoder: str) -> Datastore:
+    corpus = CorpusWorkspace(work)
+    corpus.ingest([source], CorpusConfig(vocab_size=8192))
+    started = time.perf_counter()
+    datastore = build_datastore([corpus.store("train")], corpus.tokenizer_path, work / "datastore", DatastoreConfig(encoder=encoder))
+    print(f"built or opened in {time.perf_counter() - started:.0f} s")
+    return datastore
+
+
+def neighbours_of_chunks(datastore: Datastore) -> None:
+    """Neighbours of a sample of chunks as `retro neighbours` finds them, against exact search, and against FAISS alone."""
+    snapshot = datastore.snapshot()
+    (segment,) = snapshot.segments
+    assert isinstance(segment.index, HnswIndex)
+    rows = np.sort(np.random.default_rng(0).choice(len(segment.keys), QUERIES, replace=False))
+    keys = segment.keys[rows]
+    own = snapshot.content_hashes(segment.chunks[rows])
+    k = 10
+    queries = keys.astype(np.float32)
+    parameters = faiss.SearchParametersHNSW(efSearch=max(segment.index.effort, 4 * k))  # type: ignore[attr-defined]
+
+    seconds = interleaved_medians(
+        {
+            "retro": lambda: search_other_documents(snapshot, Entries(keys), own, k),
+            "faiss": lambda: segment.index._graph.search(queries, 2 * k, params=parameters),
+            "exact": lambda: nearest(segment.keys, queries[: QUERIES // 8], 2 * k, None),
+        },
+        rounds=3,
+        warmup=1,
+    )
+    exact = seconds["exact"] * 8
+    _, truth = nearest(segment.keys, queries[:1000], k, None)
+    _, found = segment.index.search(Entries(keys[:1000]), k)
+    recall = np.mean([len(set(a) & set(b)) / k for a, b in zip(truth.tolist(), found.tolist(), strict=True)])
+    print(f"{len(segment.keys):,} keys of {segment.keys.shape[1]} numbers, {segment.index.kind}, effort {segment.index.effort}")
+    print(
+        f"neighbours of chunks: {QUERIES / seconds['retro']:,.0f} a second, {exact / seconds['retro']:.1f} times exact search, recall@10 {recall:.3f}"
+    )
+    print(f"over bare FAISS calls: {seconds['retro'] / seconds['faiss']:.3f} of their time")
+
+
+def memory_of_building(work: Path, encoder: str, parts: tuple[float, ...] = (0.5, 1.0)) -> None:
+    """Peak memory of building from half and from all of the documents, with segments of a fixed size."""
+    peaks = []
+    for part in parts:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, __file__, "--child", str(work), folder, encoder, str(part)]
+            peaks.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]))
+    print(f"peak memory of building, segments of 50,000 chunks: {peaks[0]:,.0f} MB of half the text, {peaks[1]:,.0f} MB of all, "
+          f"ratio {peaks[1] / peaks[0]:.2f}")  # fmt: skip
+
+
+def child(work: str, folder: str, encoder: str, part: str) -> None:
+    from itertools import islice
+
+    import retro.retrieval.build as build
+
+    store = CorpusWorkspace(Path(work)).store("train")
+    pieces = build.pieces_of
+    build.pieces_of = lambda store: islice(pieces(store), int(len(store) * float(part)))
+    config = DatastoreConfig(encoder=encoder, segment_chunks=50_000, exact_below=10_000)
+    build_datastore([store], Path(work) / "tokenizer", Path(folder) / "datastore", config)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--source", default="enwik8")
+    parser.add_argument("--encoder", default="static")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "retro-datastore-benchmark")
+    parser.add_argument("--child", nargs=4)
+    options = parser.parse_args()
+    if options.child:
+        child(*options.child)
+        return
+    datastore = prepared(options.work, options.source, options.encoder)
+    for name, value in describe(datastore).facts:
+        print(f"{name}: {value}")
+    neighbours_of_chunks(datastore)
+    memory_of_building(options.work, options.encoder)
+
+
+if __name__ == "__main__":
+    main()

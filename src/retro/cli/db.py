@@ -1,0 +1,179 @@
+"""retro db"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Union
+
+import tyro
+
+from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, read_argument
+from retro.corpus.readers.records import FieldMap
+
+if TYPE_CHECKING:
+    from retro.retrieval.datastore import Datastore
+
+Place = Annotated[Path, tyro.conf.Positional]
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a datastore holds: documents, chunks, segments with their recall and latency, bytes, versions."""
+
+    place: Place
+    """A workspace or a datastore."""
+    documents: bool = False
+    """List the documents as well."""
+
+
+@dataclass(frozen=True)
+class Add:
+    """Add documents, all or none, as one version. Other processes may search meanwhile."""
+
+    place: Place
+    """A workspace or a datastore."""
+    sources: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Files, folders, names of the catalogue: whatever `retro ingest` reads."""
+    fields: FieldMap = field(default_factory=FieldMap)
+    """Which fields of a record hold what."""
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Delete documents, as one version: no search that starts afterwards returns them. `compact` removes their bytes."""
+
+    place: Place
+    """A workspace or a datastore."""
+    id: tuple[str, ...] = ()
+    source: tuple[str, ...] = ()
+    title: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Compact:
+    """Remove deleted documents from every file, and join small segments."""
+
+    place: Place
+    """A workspace or a datastore."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """The nearest chunks of a text."""
+
+    place: Place
+    """A workspace or a datastore."""
+    text: Annotated[str, tyro.conf.Positional]
+    """The text; - reads standard input."""
+    k: int = 5
+    source: tuple[str, ...] = ()
+    """Find only documents of these sources."""
+    exclude: tuple[str, ...] = ()
+    """Ids of documents that must not be found."""
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Check every checksum, the catalogue, and a random sample of keys against their text."""
+
+    place: Place
+    """A workspace or a datastore."""
+    sample: int = 100
+    """Keys that are made anew."""
+    seed: int = 0
+
+
+ACTIONS: dict[str, tuple[type, Callable[[Any], None]]] = {}
+
+
+def main(arguments: list[str]) -> None:
+    kinds = tuple(Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)] for name, (kind, _) in ACTIONS.items())
+    options: Any = parse(Union[kinds], arguments, "db")  # type: ignore[arg-type]  # noqa: UP007
+    next(run for kind, run in ACTIONS.values() if isinstance(options, kind))(options)
+
+
+def opened(place: Path) -> "Datastore":
+    """The datastore of a workspace, or the one that is named."""
+    from retro.retrieval.datastore import Datastore
+
+    return Datastore.open(place / "datastore" if (place / "datastore").exists() else place)
+
+
+def add(options: Add) -> None:
+    from retro.corpus import readers
+
+    datastore = opened(options.place)
+    documents = (document for source in options.sources for document in readers.read(source, options.fields))
+    with RichNarrator().counting("Embedding the new chunks") as told:
+        version = datastore.add(documents, told)
+    change = datastore.ledger.version()
+    CONSOLE.print(f"{datastore.path}: version {version}, {change.documents:,} documents added", soft_wrap=True)
+
+
+def delete(options: Delete) -> None:
+    datastore = opened(options.place)
+    count = datastore.delete(options.id, options.source, options.title)
+    version = datastore.snapshot().version.number
+    CONSOLE.print(
+        f"{datastore.path}: version {version}, {count:,} documents deleted; retro db compact {options.place} removes their bytes",
+        soft_wrap=True,
+    )
+
+
+def compact(options: Compact) -> None:
+    datastore = opened(options.place)
+    before = size_of(datastore.path)
+    with RichNarrator().counting("Compacting"):
+        version = datastore.compact()
+    CONSOLE.print(f"{datastore.path}: version {version}, {before / 1e6:,.1f} → {size_of(datastore.path) / 1e6:,.1f} MB", soft_wrap=True)
+
+
+def search(options: Search) -> None:
+    from rich.markup import escape
+
+    datastore = opened(options.place)
+    for neighbour in datastore.search([read_argument(options.text)], options.k, options.source, options.exclude)[0]:
+        name = escape(neighbour.title or neighbour.document)
+        CONSOLE.print(f"[bold]{neighbour.distance:9.4f}[/]  {name}  [dim]{escape(neighbour.source)} · {escape(neighbour.document)}[/]")
+        CONSOLE.print(escape(" ".join(neighbour.text.split())), style="dim", soft_wrap=True)
+
+
+def verify(options: Verify) -> None:
+    from retro.retrieval.verify import verify as look_over
+
+    datastore = opened(options.place)
+    with RichNarrator().counting("Reading every file again") as told:
+        found = look_over(datastore, options.sample, options.seed, told)
+    CONSOLE.print(
+        f"{datastore.path} is sound at version {found.version}: {found.files} files, {found.documents:,} documents, {found.keys:,} keys, "
+        f"{found.recomputed} of them made anew",
+        soft_wrap=True,
+    )
+
+
+def info(options: Info) -> None:
+    from retro.retrieval.info import describe
+
+    datastore = opened(options.place)
+    about = describe(datastore)
+    print_table(str(datastore.path), ["", "value"], [[name, value] for name, value in about.facts])
+    print_table("segments", ["segment", *about.segment_headings], about.segments)
+    print_table("by source", ["source", "documents", "tokens", "bytes"], about.sources)
+    print_table("last versions", ["version", "action", "documents"], about.versions[-10:])
+    if options.documents:
+        rows = datastore.ledger.rows("SELECT id, source, title, num_tokens FROM documents WHERE deleted IS NULL ORDER BY number")
+        print_table("documents", ["id", "source", "title", "tokens"], [[*map(str, row)] for row in rows])
+
+
+def size_of(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+ACTIONS |= {
+    "info": (Info, info),
+    "search": (Search, search),
+    "add": (Add, add),
+    "delete": (Delete, delete),
+    "compact": (Compact, compact),
+    "verify": (Verify, verify),
+}

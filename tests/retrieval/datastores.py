@@ -1,0 +1,34 @@
+"""Small datastores for the tests: real tokens, real keys, a real catalogue."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from retro.config import CorpusConfig, DatastoreConfig
+from retro.corpus.documents import Document
+from retro.corpus.workspace import CorpusWorkspace
+from retro.retrieval.build import build_datastore
+from retro.retrieval.datastore import Datastore
+
+
+def make_documents(texts: Sequence[str], source: str = "more", first: int = 0) -> list[Document]:
+    return [Document(f"{source}-{number}", text, source, f"Title {number}") for number, text in enumerate(texts, start=first)]
+
+
+def corpus_of(folder: Path, source: Path) -> CorpusWorkspace:
+    """All documents of a folder as training tokens."""
+    work = CorpusWorkspace(folder)
+    work.ingest([str(source)], CorpusConfig(vocab_size=320, valid_fraction=0.0, test_fraction=0.0))
+    return work
+
+
+def config_of(encoder: str, **settings: object) -> DatastoreConfig:
+    return DatastoreConfig(**{"encoder": encoder, "chunk_len": 8, "num_neighbours": 4, **settings})  # type: ignore[arg-type]
+
+
+def build(work: CorpusWorkspace, path: Path, encoder: str, **settings: object) -> Datastore:
+    return build_datastore([work.store("train")], work.tokenizer_path, path, config_of(encoder, **settings))
+
+
+def held(datastore: Datastore) -> set[str]:
+    """Ids of the documents that a search for everything returns."""
+    return {neighbour.document for neighbour in datastore.search(["anything"], 100_000)[0]}
