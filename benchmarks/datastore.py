@@ -43,18 +43,19 @@ def neighbours_of_chunks(datastore: Datastore) -> None:
     """Neighbours of a sample of chunks as `retro neighbours` finds them, against exact search, and against FAISS alone."""
     snapshot = datastore.snapshot()
     (segment,) = snapshot.segments
-    assert isinstance(segment.index, HnswIndex)
+    index = segment.index
+    assert isinstance(index, HnswIndex)
     rows = np.sort(np.random.default_rng(0).choice(len(segment.keys), QUERIES, replace=False))
     keys = segment.keys[rows]
     own = snapshot.content_hashes(segment.chunks[rows])
     k = 10
     queries = keys.astype(np.float32)
-    parameters = faiss.SearchParametersHNSW(efSearch=max(segment.index.effort, 4 * k))  # type: ignore[attr-defined]
+    parameters = faiss.SearchParametersHNSW(efSearch=max(index.effort, 4 * k))  # type: ignore[attr-defined]
 
     seconds = interleaved_medians(
         {
             "retro": lambda: search_other_documents(snapshot, Entries(keys), own, k),
-            "faiss": lambda: segment.index._graph.search(queries, 2 * k, params=parameters),
+            "faiss": lambda: index._graph.search(queries, 2 * k, params=parameters),
             "exact": lambda: nearest(segment.keys, queries[: QUERIES // 8], 2 * k, None),
         },
         rounds=3,
@@ -62,9 +63,9 @@ def neighbours_of_chunks(datastore: Datastore) -> None:
     )
     exact = seconds["exact"] * 8
     _, truth = nearest(segment.keys, queries[:1000], k, None)
-    _, found = segment.index.search(Entries(keys[:1000]), k)
+    _, found = index.search(Entries(keys[:1000]), k)
     recall = np.mean([len(set(a) & set(b)) / k for a, b in zip(truth.tolist(), found.tolist(), strict=True)])
-    print(f"{len(segment.keys):,} keys of {segment.keys.shape[1]} numbers, {segment.index.kind}, effort {segment.index.effort}")
+    print(f"{len(segment.keys):,} keys of {segment.keys.shape[1]} numbers, {index.kind}, effort {index.effort}")
     print(
         f"neighbours of chunks: {QUERIES / seconds['retro']:,.0f} a second, {exact / seconds['retro']:.1f} times exact search, recall@10 {recall:.3f}"
     )
@@ -83,13 +84,9 @@ def memory_of_building(work: Path, encoder: str, parts: tuple[float, ...] = (0.5
 
 
 def child(work: str, folder: str, encoder: str, part: str) -> None:
-    from itertools import islice
-
-    import retro.retrieval.build as build
-
     store = CorpusWorkspace(Path(work)).store("train")
-    pieces = build.pieces_of
-    build.pieces_of = lambda store: islice(pieces(store), int(len(store) * float(part)))
+    kept = int(len(store) * float(part))
+    store.documents, store.ends, store.starts = store.documents[:kept], store.ends[:kept], store.starts[:kept]
     config = DatastoreConfig(encoder=encoder, segment_chunks=50_000, exact_below=10_000)
     build_datastore([store], Path(work) / "tokenizer", Path(folder) / "datastore", config)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)

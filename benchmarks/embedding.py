@@ -19,7 +19,7 @@ from timing import interleaved_medians
 
 from retro.corpus import catalogue
 from retro.corpus.readers import read
-from retro.corpus.tokenizer import Tokenizer, train_model
+from retro.corpus.sentencepiece import SentencePieceTokenizer, train_model
 from retro.executor import LocalExecutor
 from retro.retrieval.bert import MAX_WORD_PIECES
 from retro.retrieval.embedder import Embedder, embed_shards, open_embedder
@@ -32,7 +32,7 @@ STATIC_COPIES = 8
 def read_chunks() -> list[str]:
     """Texts of chunks in the order of the articles."""
     texts = [document.text for document in islice(read("enwik8"), ARTICLES)]
-    tokenizer = Tokenizer(train_model(texts, 16_000))
+    tokenizer = SentencePieceTokenizer(train_model(texts, 16_000))
 
     def chunks() -> Iterator[str]:
         for text in texts:

@@ -3,7 +3,7 @@
 import runpy
 from pathlib import Path
 
-BENCHMARKS = ("training_step", "decontamination", "ingest", "embedding", "datastore")
+BENCHMARKS = ("training_step", "decontamination", "ingest", "ingest_memory", "embedding", "index", "datastore")
 
 
 def main() -> None:

@@ -1,10 +1,16 @@
 import json
 import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from retro.artifacts import Artifact, Stage, atomic_write, open_artifact, run_stage
+from retro import artifacts
+from retro.artifacts import Artifact, Stage, atomic_write, open_artifact, reopen_broken, run_stage
 from retro.errors import ArtifactError
 
 
@@ -117,3 +123,75 @@ def test_a_damaged_folder_says_what_to_run(tmp_path: Path, damage, message: str)
     damage(tmp_path / "out")
     with pytest.raises(ArtifactError, match=f"{message}.*make letters"):
         open_artifact(tmp_path / "out", "letters", "make letters")
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+def test_a_damaged_manifest_is_found(tmp_path: Path, damage: str) -> None:
+    """A count that is off by one is still JSON; only the manifest's own checksum tells."""
+    artifact = write_letter("a", tmp_path / "out")
+    artifact.check()
+    manifest = artifact.file("manifest.json")
+    whole = manifest.read_text()
+    assert '"letters": 1' in whole
+    manifest.write_text(whole.replace('"letters": 1', '"letters": 3') if damage == "flip" else whole[:-9])
+    if damage == "remove":
+        manifest.unlink()
+    for look in (artifact.check, lambda: reopen_broken(artifact.path)):
+        with pytest.raises(ArtifactError, match=r"manifest.json is missing or does not match its checksum; remove .*out and run"):
+            look()
+    assert artifact.file("letter").exists()
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from retro.artifacts import run_stage
+
+def work(stage):
+    (stage.path / "begun").touch()
+    print("begun", flush=True)
+    time.sleep(60)
+
+run_stage(Path(sys.argv[1]), "letters", {"size": 1}, {"input": "abc"}, work, "make letters")
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process in the midst of the stage."""
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / "out")], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        yield process
+        process.kill()
+
+
+def test_two_processes_do_not_write_one_folder(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    pytest.importorskip("fcntl")
+    with pytest.raises(ArtifactError, match=r"out.partial is being written by another process; .* wait until it ends"):
+        write_letter("a", tmp_path / "out", size=1)
+    assert not (tmp_path / "out.partial" / "letter").exists()
+    write_letter("a", tmp_path / "another", size=1)
+
+
+def test_a_kill_frees_the_folder(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    artifact = write_letter("a", tmp_path / "out", size=1)
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+    assert set(artifact.manifest["files"]) == {"begun", "letter"}
+
+
+def test_a_stage_that_another_process_finished_meanwhile_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the first look for the folder and the lock."""
+    lock = artifacts._locked
+
+    def late(partial: Path) -> AbstractContextManager[None]:
+        monkeypatch.undo()
+        write_letter("first", tmp_path / "out", size=1)
+        partial.mkdir()
+        return lock(partial)
+
+    monkeypatch.setattr(artifacts, "_locked", late)
+    assert write_letter("second", tmp_path / "out", size=1).file("letter").read_text() == "first"
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}

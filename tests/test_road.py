@@ -77,6 +77,8 @@ class Silent:
     def scoring(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
         yield lambda mode, done, total: None
 
+    steps = scoring
+
     @contextmanager
     def training(self, title: str) -> Iterator[Callable[[object], None]]:
         yield lambda report: None

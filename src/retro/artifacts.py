@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +21,8 @@ Progress = Callable[[int, int], None]
 
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
+CHECKSUM = "manifest"
+"""Under this name a manifest keeps the fingerprint of the rest of it."""
 FORMAT = 1
 
 
@@ -55,7 +57,8 @@ class Artifact:
         return self.path / name
 
     def check(self) -> None:
-        """Read every file again and compare it with its checksum."""
+        """Read every file again and compare it with its checksum, the manifest with its own."""
+        _read_sound_manifest(self.path)
         for name, expected in self.manifest["files"].items():
             if not self.file(name).exists():
                 raise ArtifactError(
@@ -165,15 +168,24 @@ def run_stage(
     `inputs` maps names to fingerprints. `command` is what a user runs to make this folder, for messages.
     """
     plan = {"kind": kind, "fingerprint": make_fingerprint(FORMAT, kind, config, inputs), "config": config, "inputs": inputs}
-    if path.exists():
-        artifact = open_artifact(path, kind, command)
-        _expect_same(path, artifact.manifest, plan, command)
-        return artifact
     partial = path.with_name(path.name + ".partial")
+    if not path.exists():
+        partial.mkdir(parents=True, exist_ok=True)
+        with locked(partial):
+            if not path.exists():
+                return _finish(path, partial, plan, work, command)
+        with suppress(OSError):  # another process finished the stage between the two looks; what is left here is empty
+            partial.rmdir()
+    artifact = open_artifact(path, kind, command)
+    _expect_same(path, artifact.manifest, plan, command)
+    return artifact
+
+
+def _finish(path: Path, partial: Path, plan: dict[str, Any], work: Callable[[Stage], None], command: str) -> Artifact:
+    """Begin or go on in the folder `partial`, and rename it at the end."""
     plan_path = partial / PLAN
     if plan_path.exists() and any(file.is_file() and file != plan_path for file in partial.rglob("*")):
         _expect_same(partial, json.loads(plan_path.read_text()), plan, command)
-    partial.mkdir(parents=True, exist_ok=True)
     write_json(plan_path, plan)
     stage = Stage(partial)
     work(stage)
@@ -181,6 +193,7 @@ def run_stage(
         leftover.unlink(missing_ok=True)
     files = {str(file.relative_to(partial)): file_checksum(file) for file in sorted(partial.rglob("*")) if file.is_file()}
     manifest = {"format": FORMAT, **plan, "counts": stage.counts, "files": files}
+    manifest[CHECKSUM] = make_fingerprint(manifest)
     write_json(partial / MANIFEST, manifest)
     partial.replace(path)
     return Artifact(path, manifest)
@@ -191,7 +204,7 @@ def reopen_broken(path: Path) -> list[str]:
 
     The next run of the stage then makes only what is missing. A shard's other files, those of the same stem, go with it.
     """
-    manifest = json.loads((path / MANIFEST).read_text())
+    manifest = _read_sound_manifest(path)
     broken = [name for name, checksum in manifest["files"].items() if not (path / name).exists() or file_checksum(path / name) != checksum]
     if broken:
         for name in broken:
@@ -202,6 +215,18 @@ def reopen_broken(path: Path) -> list[str]:
         (path / MANIFEST).unlink()
         path.replace(path.with_name(path.name + ".partial"))
     return [str(path / name) for name in broken]
+
+
+def _read_sound_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a finished folder, if no bit of it has changed; without it nothing tells which of the files are whole."""
+    try:
+        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
+        sound = manifest.pop(CHECKSUM) == make_fingerprint(manifest)
+    except (OSError, ValueError, LookupError, AttributeError):
+        sound = False
+    if not sound:
+        raise ArtifactError(f"{path / MANIFEST} is missing or does not match its checksum; remove {path} and run the stage again")
+    return manifest
 
 
 def _expect_same(path: Path, found: dict[str, Any], expected: dict[str, Any], command: str) -> None:

@@ -36,6 +36,10 @@ class Narrator(Protocol):
         """A progress bar over something counted."""
         ...
 
+    def steps(self, title: str) -> AbstractContextManager[Callable[[str, int, int], None]]:
+        """A progress bar for each of several steps; a step's name ends at a colon, what follows may change."""
+        ...
+
     def scoring(self, title: str) -> AbstractContextManager[Callable[[str, int, int], None]]:
         """A progress bar over the windows of several modes."""
         ...
@@ -86,7 +90,7 @@ def run_demo(folder: Path, run: RunConfig, narrator: Narrator) -> DemoResult:
     for name in (CORPUS, run.datastore.encoder):
         with clock.stage(f"fetch {name}", catalogue.folder_of(name)), narrator.counting(f"Fetching {name}") as told:
             catalogue.fetch(name, told)
-    with clock.stage("tokens", work.tokens_path / REPORT), narrator.scoring("Cutting text into tokens") as told_step:
+    with clock.stage("tokens", work.tokens_path / REPORT), narrator.steps("Reading") as told_step:
         corpus = work.ingest([CORPUS], run.corpus, progress=told_step)
     with clock.stage("datastore", work.datastore_path), narrator.counting("Embedding the datastore's chunks") as told:
         work.build(run.datastore, told)

@@ -1,6 +1,8 @@
 """The command as a user meets it: help, one-line errors, exit codes, interruption, a full disk."""
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -165,6 +167,53 @@ def test_ctrl_c_in_training_is_one_line_and_the_next_run_goes_on(tmp_path: Path,
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     assert "parameters" in done.stdout
     assert (tmp_path / "w" / "runs" / "long" / "model.safetensors").exists()
+
+
+def test_a_dry_run_tells_what_would_be_skipped(capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path) -> None:
+    folder = Path(shutil.copytree(text_folder, tmp_path / "two words"))
+    (folder / "latin.txt").write_bytes(b"caf\xe9")
+    (folder / "picture.png").write_bytes(b"\0")
+    (folder / ".hidden").touch()
+    arguments = ["ingest", str(folder), "--out", str(tmp_path / "w"), *SMALL_CORPUS]
+    assert main([*arguments, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert f"skipped: {folder / 'latin.txt'} is not UTF-8" in shown
+    assert f"skipped: {folder / 'picture.png'} is of no known format" in shown
+    assert ".hidden" not in shown
+    code, error = run(capsys, *arguments, "--dry-run", "--strict")
+    assert code == 1
+    assert "latin.txt is not UTF-8" in error
+    assert not (tmp_path / "w").exists()
+    assert main([*arguments, "--max-document-bytes", "300"]) == 0
+    shown = capsys.readouterr().out
+    assert "left out: " in shown
+    assert f"skipped in all: 2; {tmp_path / 'w' / 'skipped.json'} lists them" in shown
+
+
+def test_other_field_names_are_another_corpus(capsys: pytest.CaptureFixture[str], tmp_path: Path, texts: list[str]) -> None:
+    source = tmp_path / "data.jsonl"
+    source.write_text("".join(json.dumps({"body": text, "text": text[::-1]}) + "\n" for text in texts))
+    arguments = ["ingest", str(source), "--out", str(tmp_path / "w"), *SMALL_CORPUS]
+    assert main([*arguments, "--fields.text", "body"]) == 0
+    code, error = run(capsys, *arguments)
+    assert code == 1
+    assert "(fields.text differ)" in error
+
+
+def test_each_step_of_ingesting_has_its_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path) -> None:
+    """Where nobody watches, each line is shown once, at the end."""
+    assert main(["ingest", str(text_folder), "--out", str(tmp_path / "w"), *SMALL_CORPUS]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    steps = ("✓ Reading: 40 documents, 0.0 MB", "✓ Learning a tokenizer", "✓ Cutting text into tokens", "✓ Removing duplicates")
+    for line, step in zip(lines, steps, strict=False):
+        assert line.startswith(step)
+        assert "100%" in line
+
+
+def test_doctor_wants_a_corpus(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, error = run(capsys, "doctor", "--work", str(tmp_path / "nowhere"))
+    assert code == 1
+    assert "holds no finished stage of a corpus" in error
 
 
 def test_doctor_finds_and_mends_a_broken_file(capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path) -> None:

@@ -12,6 +12,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskID,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -52,12 +53,28 @@ class RichNarrator:
             yield lambda done, total: progress.update(task, completed=done, total=total)
 
     @contextmanager
+    def steps(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
+        with self._bar(title, TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as (progress, task):
+            names: list[str] = []
+
+            def told(step: str, done: int, total: int) -> None:
+                nonlocal task
+                name = step.partition(":")[0]
+                if name not in names[-1:]:
+                    if names:
+                        _finish(progress, task)
+                        task = progress.add_task(step, total=None)
+                    names.append(name)
+                progress.update(task, completed=done, total=total or None, description=step)
+
+            yield told
+
+    @contextmanager
     def scoring(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
         with self._bar(title, TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as (progress, task):
 
             def told(mode: str, done: int, total: int) -> None:
-                step = mode if total else f"{mode} {done:,}"  # where the end is not known the bar only pulses
-                progress.update(task, completed=done, total=total or None, description=f"{title} · {step}".ljust(36))
+                progress.update(task, completed=done, total=total, description=f"{title} · {mode}".ljust(36))
 
             yield told
 
@@ -78,8 +95,12 @@ class RichNarrator:
         with Progress(*shown, console=CONSOLE, refresh_per_second=4) as progress:
             task = progress.add_task(title.ljust(36), total=None, line="")
             yield progress, task
-            if progress.tasks[0].total is None:
-                progress.update(task, total=1, completed=1)
+            _finish(progress, progress.task_ids[-1])
+
+
+def _finish(progress: Progress, task: TaskID) -> None:
+    total = next(known.total for known in progress.tasks if known.id == task) or 1
+    progress.update(task, total=total, completed=total)
 
 
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,8 +1,9 @@
 """retro ingest"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -10,6 +11,9 @@ from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, recipe_
 from retro.config import CorpusConfig
 from retro.corpus.readers.records import FieldMap
 from retro.errors import ConfigError
+
+FEW = 5
+"""Skipped records that are shown; a file lists the others."""
 
 if TYPE_CHECKING:
     from retro.corpus.ingest import Corpus
@@ -24,7 +28,7 @@ class Options:
     hub datasets as hf:NAME. Run again, it makes only what is missing.
     """
 
-    sources: Annotated[tuple[str, ...], tyro.conf.Positional]
+    sources: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[SOURCE …]")]
     """What to read; the recipe's sources if none is named."""
     corpus: Annotated[CorpusConfig, tyro.conf.arg(name="")]
     fields: FieldMap = field(default_factory=FieldMap)
@@ -33,14 +37,16 @@ class Options:
     """The recipe that gives the defaults."""
     out: Path = Path("work")
     """The workspace."""
+    executor: Literal["local", "ray"] = "local"
+    """Where the work runs: processes of this machine, or tasks of a Ray cluster, which RAY_ADDRESS may name."""
     workers: int = 0
-    """Processes; 0 is one a core."""
+    """Processes or tasks at once; 0 is one a core."""
     strict: bool = False
     """Stop at the first record that cannot be read, instead of skipping and listing it."""
     remove_names: Path | None = None
     """A text file with a title or id a line: training documents of these names are removed, as Wikitext103's from Wikipedia."""
     dry_run: bool = False
-    """Say what would be read, without writing anything."""
+    """Read everything and say what was found and what would be skipped, without writing anything."""
 
 
 def main(arguments: list[str]) -> None:
@@ -48,26 +54,44 @@ def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "ingest", default)
     from retro.corpus.names import read_names
     from retro.corpus.workspace import CorpusWorkspace
-    from retro.executor import LocalExecutor
+    from retro.executor import EXECUTORS
 
     sources = options.sources or options.corpus.sources
     if not sources:
         raise ConfigError(
             f"no source was named and recipe {options.recipe} has none; expected a file, a folder or a name of: retro fetch --list"
         )
-    work = CorpusWorkspace(options.out, LocalExecutor(options.workers))
+    work = CorpusWorkspace(options.out, EXECUTORS[options.executor](options.workers))
     if options.dry_run:
-        rows = [[source, f"{count:,}", f"{size / 1e6:.1f} MB"] for source, count, size in work.look(sources, options.fields)]
-        print_table("would be read", ["source", "documents", "text"], rows)
+        print_look(work, sources, options)
         return
     names = read_names(options.remove_names) if options.remove_names else frozenset()
-    with RichNarrator().scoring("Cutting text into tokens") as told:
+    with RichNarrator().steps("Reading") as told:
         corpus = work.ingest(sources, options.corpus, options.fields, options.strict, names, told)
     print_corpus(work, corpus)
-    if work.skipped():
+    if work.left_out():
         CONSOLE.print(
-            f"{work.skipped():,} records could not be read and were skipped; {work.path / 'skipped.json'} lists them", soft_wrap=True
+            f"left out: {work.left_out():,} documents without text, not sampled, or longer than --max-document-bytes", soft_wrap=True
         )
+    if work.skipped():
+        print_skipped(work.skipped(), work.first_skipped(), f"; {work.skipped_path} lists them")
+
+
+def print_look(work: "CorpusWorkspace", sources: Sequence[str], options: Options) -> None:
+    """What is in the sources."""
+    looks = list(work.look(sources, options.fields, options.strict))
+    rows = [[source, f"{count:,}", f"{size / 1e6:,.2f} MB", f"{problems.count:,}"] for source, count, size, problems in looks]
+    print_table("would be read", ["source", "documents", "text", "skipped"], rows)
+    for _, _, _, problems in looks:
+        print_skipped(problems.count, problems.rows)
+
+
+def print_skipped(number: int, rows: Sequence[Sequence[str]], where: str = "") -> None:
+    """The first of what could not be read."""
+    for place, reason in rows[:FEW]:
+        CONSOLE.print(f"skipped: {place} {reason}", soft_wrap=True, markup=False, highlight=False)
+    if number > FEW or (number and where):
+        CONSOLE.print(f"skipped in all: {number:,}{where}", soft_wrap=True, markup=False)
 
 
 def print_corpus(work: "CorpusWorkspace", corpus: "Corpus") -> None:

@@ -48,20 +48,27 @@ def find_contaminated(
     """
     if n < 1:
         raise ConfigError(f"n-grams of {n} tokens; expected at least 1; change decontaminate_ngram")
+    held = [_as_tokens(tokens) for tokens in held_out]
+    found: list[Contamination] = []
+    for number, tokens, candidates in find_candidates(documents, held, n, threshold):
+        closest, similarity = _closest(tokens, [(candidate, held[candidate]) for candidate in candidates], n)
+        if similarity >= threshold:
+            found.append(Contamination(number, closest, similarity))
+    return found
+
+
+def find_candidates(
+    documents: Iterable[Sequence[int] | NDArray[np.integer]], held_out: Sequence[Tokens], n: int, threshold: float
+) -> Iterator[tuple[int, Tokens, list[int]]]:
+    """The documents that may be too close to held-out ones, each with its number, its tokens and these held-out ones."""
+    if not held_out:
+        return
     num_perm = min(max(NUM_PERM, permutations_needed(threshold, PROBABILITY)), MAX_NUM_PERM)
     bands, rows = lsh_parameters(threshold, num_perm, PROBABILITY)
-    held = [_as_tokens(tokens) for tokens in held_out]
-    if not held:
-        return []
-    index = BandIndex(np.concatenate([signatures(batch, n, num_perm) for _, batch in _batches(held)]), bands, rows)
-
-    found: list[Contamination] = []
+    index = BandIndex(np.concatenate([signatures(batch, n, num_perm) for _, batch in _batches(held_out)]), bands, rows)
     for first, batch in _batches(_as_tokens(tokens) for tokens in documents):
         for row, candidates in index.query(signatures(batch, n, num_perm)):
-            closest, similarity = _closest(batch[row], [(candidate, held[candidate]) for candidate in candidates], n)
-            if similarity >= threshold:
-                found.append(Contamination(first + row, closest, similarity))
-    return found
+            yield first + row, batch[row], candidates
 
 
 def _as_tokens(tokens: ArrayLike) -> Tokens:

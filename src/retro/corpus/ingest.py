@@ -93,21 +93,25 @@ def removals(
     plan = dict(_duplicates(encoded))
     plan |= {number: removal for number, removal in _named(encoded, names) if number not in plan}
     held_out = [
-        (document.row["id"], document.tokens) for split in HELD_OUT for document in encoded.documents(split) if document.number not in plan
+        (document.row["id"], np.array(document.tokens))
+        for split in HELD_OUT
+        for document in encoded.documents(split)
+        if document.number not in plan
     ]
     held_out += [(f"given document {number}", tokens) for number, tokens in enumerate(against)]
-    compared: list[tuple[int, dict[str, Any]]] = []
+    compared: list[int] = []
 
     def training() -> Iterator[np.ndarray]:
         for document in encoded.documents("train"):
             if document.number not in plan:
-                compared.append((document.number, document.row))
+                compared.append(document.number)
                 yield document.tokens
 
     found = find_contaminated(training(), [tokens for _, tokens in held_out], config.decontaminate_ngram, config.decontaminate_threshold)
-    for entry in found:
-        number, row = compared[entry.document]
-        plan[number] = _removal("contaminated", row, held_out[entry.held_out][0], round(entry.similarity, 4))
+    contaminated = {compared[entry.document]: entry for entry in found}
+    for number, row in enumerate(encoded.rows() if found else ()):
+        if entry := contaminated.get(number):
+            plan[number] = _removal("contaminated", row, held_out[entry.held_out][0], round(entry.similarity, 4))
     return plan
 
 

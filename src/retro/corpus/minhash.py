@@ -126,11 +126,11 @@ class BandIndex:
     def query(self, signatures: NDArray[np.uint32]) -> Iterator[tuple[int, list[int]]]:
         """The rows that have candidates, each with the indexed signatures that it meets, both in ascending order."""
         keys = self._keys(signatures)
-        left = np.searchsorted(self._sorted, keys)
-        right = np.searchsorted(self._sorted, keys, side="right")
-        hit_rows, hit_bands = np.nonzero(right > left)
+        places = np.searchsorted(self._sorted, keys)
+        hits = self._sorted[np.minimum(places, len(self._sorted) - 1)] == keys
+        left, right = places[hits], np.searchsorted(self._sorted, keys[hits], side="right")  # few are hits: one search less for the others
+        hit_rows = np.nonzero(hits)[0]
         edges = np.flatnonzero(np.diff(hit_rows, prepend=-1, append=len(keys)))
         for begin, end in pairwise(edges.tolist()):
-            row = int(hit_rows[begin])
-            owners = [self._owners[left[row, band] : right[row, band]] for band in hit_bands[begin:end]]
-            yield row, np.unique(np.concatenate(owners)).tolist()
+            owners = [self._owners[left[hit] : right[hit]] for hit in range(begin, end)]
+            yield int(hit_rows[begin]), np.unique(np.concatenate(owners)).tolist()

@@ -7,9 +7,10 @@ from pathlib import Path
 from retro.artifacts import make_fingerprint
 from retro.corpus import catalogue
 from retro.corpus.documents import Document
-from retro.corpus.readers import FieldMap, Problems, read
+from retro.corpus.readers import READERS, FieldMap, Problems, read
 from retro.corpus.readers.catalogued import DUMPS, dump_path
-from retro.corpus.readers.paths import format_by_content
+from retro.corpus.readers.hub import PREFIX
+from retro.corpus.readers.paths import files_of, format_by_content
 from retro.corpus.wikipedia import RawPage, read_raw_pages
 
 
@@ -22,6 +23,15 @@ def fingerprint_of(source: str) -> str:
         return make_fingerprint(source, sys.version)
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     return make_fingerprint([(str(file.relative_to(path.parent)), file.stat().st_size, file.stat().st_mtime_ns) for file in files])
+
+
+def size_of(source: str) -> int:
+    """Bytes of the files that reading the source reads, packed as they lie there; 0 where nobody knows before the end."""
+    if source in DUMPS:
+        return dump_path(source).stat().st_size
+    if source in READERS or source.startswith(PREFIX) or not Path(source).exists():
+        return 0
+    return sum(file.stat().st_size for file in files_of(Path(source)))
 
 
 def read_raw(source: str, fields: FieldMap | None, problems: Problems) -> Iterator[Document | RawPage]:

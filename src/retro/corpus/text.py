@@ -6,18 +6,19 @@ input again, which is quick, and makes only the shards that are missing: the res
 
 import io
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import zstandard
 
-from retro.artifacts import Artifact, Progress, Stage, atomic_write, open_artifact, run_stage, write_json
+from retro.artifacts import Artifact, Stage, atomic_write, open_artifact, run_stage, write_json
 from retro.config import CorpusConfig, to_dict
-from retro.corpus.documents import Document, split_of
+from retro.corpus.documents import SPLITS, Document, split_of
 from retro.corpus.readers import Problems
+from retro.corpus.readers.streams import metered
 from retro.corpus.wikipedia import RawPage, clean_page
 from retro.errors import DataError
 from retro.executor import Executor
@@ -74,18 +75,25 @@ def write_text(
     inputs: dict[str, str],
     executor: Executor,
     problems: Problems,
-    progress: Progress | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
 ) -> TextStore:
-    """Clean, split and write what the readers yield. Pages that cannot be cleaned go to `problems`."""
+    """Clean, split and write what the readers yield. Pages that cannot be cleaned go to `problems`.
+
+    `progress` is told the documents, the bytes of their text, and the bytes of the sources' files that were read for them.
+    """
 
     def work(stage: Stage) -> None:
         counts: Counter[str] = Counter()
-        for shard in executor.map(_write_shard, _batches(items, stage.path, config)):
-            counts.update(shard["counts"])
-            for where, reason in shard["problems"]:
-                problems.add(where, reason)
-            if progress:
-                progress(counts["documents"], 0)
+        positions: deque[int] = deque()  # where in the files the batches end that are on their way
+        with metered() as meter:
+            batches = _batches(items, stage.path, config, lambda: positions.append(meter.num_bytes))
+            for shard in executor.map(_write_shard, batches):
+                counts.update(shard["counts"])
+                for where, reason in shard["problems"]:
+                    problems.add(where, reason)
+                position = positions.popleft()
+                if progress:
+                    progress(counts["documents"], sum(counts[f"bytes of {split}"] for split in SPLITS), position)
         if not counts["train"]:
             skipped = "".join(f"; skipped: {where} {reason}" for where, reason in problems.rows[:1])
             raise DataError(f"the corpus holds no training document with text{skipped}; expected at least one; give more documents")
@@ -100,17 +108,19 @@ def raw_text(item: Document | RawPage) -> str:
     return item.text if isinstance(item, Document) else item.wikitext
 
 
-def _batches(items: Iterable[Document | RawPage], folder: Path, config: CorpusConfig) -> Iterator[Batch]:
-    """Items in runs of about `SHARD_BYTES`, cut by what was read alone."""
+def _batches(items: Iterable[Document | RawPage], folder: Path, config: CorpusConfig, cut: Callable[[], None]) -> Iterator[Batch]:
+    """Items in runs of about `SHARD_BYTES`, cut by what was read alone; `cut` is called before each run."""
     pending: list[Document | RawPage] = []
     size = number = 0
     for item in items:
         pending.append(item)
         size += len(raw_text(item))
         if size >= SHARD_BYTES:
+            cut()
             yield Batch(folder / f"{number:06d}.jsonl.zst", pending, config)
             pending, size, number = [], 0, number + 1
     if pending:
+        cut()
         yield Batch(folder / f"{number:06d}.jsonl.zst", pending, config)
 
 

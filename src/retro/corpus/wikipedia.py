@@ -1,17 +1,14 @@
 """Wikipedia dumps: a stream of articles out of MediaWiki's XML, packed or not, whole or cut off, in bounded memory."""
 
-import bz2
-import gzip
 import re
-import zlib
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from retro.corpus.documents import Document
+from retro.corpus.readers.streams import BROKEN, open_stream
 from retro.corpus.wikitext import clean_article
 from retro.errors import DataError
 
@@ -138,13 +135,15 @@ def _page_elements(path: Path, site: _Site, counts: DumpCounts) -> Iterator[Elem
             yield element
             root.clear()
     if root is None or not root.tag.endswith("mediawiki"):
-        raise DataError(f"{path} holds no mediawiki element; expected a MediaWiki dump (.xml, .xml.bz2 or .xml.gz); name another file")
+        raise DataError(
+            f"{path} holds no mediawiki element; expected a MediaWiki dump (.xml, .xml.bz2, .xml.gz or .xml.zst); name another file"
+        )
 
 
 def _events(path: Path, counts: DumpCounts) -> Iterator[tuple[str, Element]]:
     """Starts and ends of elements. A fault within the file is an error, a file that merely ends too soon is not."""
     parser: XMLPullParser[Element] = XMLPullParser(("start", "end"))
-    with closing(_open(path)) as file:
+    with open_stream(path) as file:
         while data := _read(file, path):
             parser.feed(data)
             try:
@@ -157,19 +156,8 @@ def _events(path: Path, counts: DumpCounts) -> Iterator[tuple[str, Element]]:
         counts.truncated = True
 
 
-def _open(path: Path) -> IO[bytes]:
-    """By the first bytes rather than by the name, which for dumps ends in anything."""
-    with path.open("rb") as file:
-        head = file.read(3)
-    if head == b"BZh":
-        return bz2.open(path)
-    if head[:2] == b"\x1f\x8b":
-        return gzip.open(path)  # type: ignore[return-value]
-    return path.open("rb")
-
-
 def _read(file: IO[bytes], path: Path) -> bytes:
     try:
         return file.read(READ_BYTES)
-    except (EOFError, OSError, zlib.error) as error:
+    except BROKEN as error:
         raise DataError(f"{path} breaks off or is damaged ({error}); expected a whole packed file; download it again") from None

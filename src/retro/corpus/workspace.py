@@ -3,25 +3,24 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from retro.artifacts import MANIFEST, Artifact, Progress, open_artifact, reopen_broken, write_json
+from retro.artifacts import open_artifact, reopen_broken, write_json
 from retro.config import CorpusConfig, from_dict
 from retro.corpus import readers
 from retro.corpus.encode import EncodedStore, encode_text
 from retro.corpus.ingest import REPORT, Corpus, pack, train_corpus_tokenizer
 from retro.corpus.readers import FieldMap, Problems
-from retro.corpus.sources import fingerprint_of, read_raw
+from retro.corpus.sources import fingerprint_of, read_raw, size_of
 from retro.corpus.text import TextStore, raw_text, write_text
 from retro.corpus.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
-from retro.errors import DataError
+from retro.errors import ArtifactError, DataError
 from retro.executor import Executor, LocalExecutor
-
-SKIPPED = "skipped.json"
 
 
 class CorpusWorkspace:
@@ -31,6 +30,7 @@ class CorpusWorkspace:
         self.path, self.executor = path, executor or LocalExecutor()
         self.text_path, self.encoded_path = path / "text", path / "encoded"
         self.tokenizer_path, self.tokens_path = path / "tokenizer", path / "tokens"
+        self.skipped_path = path / "skipped.json"
 
     def ingest(
         self,
@@ -44,20 +44,20 @@ class CorpusWorkspace:
         """Read the sources, train a tokenizer on their training documents, and write the token stores.
 
         Unless `strict`, records that cannot be read are skipped and listed in `skipped.json`. Training documents whose title or
-        id is among `names` are removed.
+        id is among `names` are removed. `progress` is called with the step, what of it is done and what there is in all, 0 where
+        nobody knows.
         """
-
-        def told(step: str) -> Progress | None:
-            return partial(progress, step) if progress else None
-
-        problems = Problems(strict)
+        problems, told = Problems(strict), progress or _tell_nobody
         items = (item for source in sources for item in read_raw(source, fields, problems))
-        inputs = {source: fingerprint_of(source) for source in sources}
-        text = write_text(items, self.text_path, config, inputs, self.executor, problems, told("reading"))
+        inputs = {source: fingerprint_of(source) for source in sources} | _named_fields(fields or FieldMap())
+        reading = _reading(sources, told) if progress else None
+        text = write_text(items, self.text_path, config, inputs, self.executor, problems, reading)
         if problems.count:
-            write_json(self.path / SKIPPED, {"skipped": problems.count, "first": problems.rows})
+            write_json(self.skipped_path, {"skipped": problems.count, "first": problems.rows})
+        told("Learning a tokenizer", 0, 0)
         tokenizer = train_corpus_tokenizer(text, self.tokenizer_path, config)
-        encoded = encode_text(text, self.tokenizer_path, self.encoded_path, self.executor, told("encoding"))
+        encoded = encode_text(text, self.tokenizer_path, self.encoded_path, self.executor, partial(told, "Cutting text into tokens"))
+        told("Removing duplicates and contamination", 0, 0)
         return pack(encoded, tokenizer, self.tokens_path, config, names)
 
     def decontaminate(self, out: Path, against: Sequence[str], names: frozenset[str] = frozenset()) -> Corpus:
@@ -81,13 +81,16 @@ class CorpusWorkspace:
             table.setdefault(row["source"], Counter())[row["reason"]] += 1
         return table
 
-    def look(self, sources: Sequence[str], fields: FieldMap | None = None) -> Iterator[tuple[str, int, int]]:
-        """Documents and bytes of every source as they would be read, before cleaning; nothing is written."""
+    def look(
+        self, sources: Sequence[str], fields: FieldMap | None = None, strict: bool = False
+    ) -> Iterator[tuple[str, int, int, Problems]]:
+        """Every source with its documents and bytes as they would be read, before cleaning, and what would be skipped; nothing is written."""
         for source in sources:
+            problems = Problems(strict)
             count = size = 0
-            for item in read_raw(source, fields, Problems()):
+            for item in read_raw(source, fields, problems):
                 count, size = count + 1, size + len(raw_text(item).encode())
-            yield source, count, size
+            yield source, count, size, problems
 
     def removed(self) -> dict[str, int]:
         """How many documents were removed, by reason."""
@@ -97,10 +100,19 @@ class CorpusWorkspace:
         """How many records could not be read."""
         return int(TextStore.open(self.text_path).artifact.counts["skipped"])
 
+    def first_skipped(self) -> list[tuple[str, str]]:
+        """Where the first of them are, and why each could not be read."""
+        listed = json.loads(self.skipped_path.read_text())["first"] if self.skipped_path.exists() else []
+        return [(where, reason) for where, reason in listed]
+
+    def left_out(self) -> int:
+        """How many documents were too long, not sampled, or without text after cleaning."""
+        return int(TextStore.open(self.text_path).artifact.counts.get("left out", 0))
+
     def check(self) -> None:
         """Compare every file of the corpus stages with its checksum."""
         for path in self._corpus_stages():
-            Artifact(path, json.loads((path / MANIFEST).read_text())).check()
+            open_artifact(path, path.name if path.parent == self.path else "tokens", f"retro ingest SOURCE --out {self.path}").check()
 
     def mend(self) -> list[str]:
         """Take broken or missing files out of the corpus stages and return their names; ingesting again makes those alone."""
@@ -113,7 +125,12 @@ class CorpusWorkspace:
             self.encoded_path,
             *(self.tokens_path / split for split in ("train", "valid", "test")),
         ]
-        return [path for path in stages if path.exists()]
+        found = [path for path in stages if path.exists()]
+        if not found:
+            raise ArtifactError(
+                f"{self.path} holds no finished stage of a corpus; expected one; run: retro ingest SOURCE --out {self.path}"
+            )
+        return found
 
     def corpus(self) -> Corpus:
         return Corpus.open(self.tokens_path)
@@ -125,3 +142,23 @@ class CorpusWorkspace:
                 f"{self.tokens_path} has no {split!r} split; expected one of {', '.join(self.corpus().stores())}; ingest more documents"
             )
         return store
+
+
+def _tell_nobody(_step: str, _done: int, _total: int) -> None:
+    pass
+
+
+def _reading(sources: Sequence[str], told: Callable[[str, int, int], None]) -> Callable[[int, int, int], None]:
+    """Reading as a step: the bar shows the part of the files that was read, where all sources are files."""
+    sizes = [size_of(source) for source in sources]
+    total = sum(sizes) if all(sizes) else 0
+
+    def reading(documents: int, text_bytes: int, position: int) -> None:
+        told(f"Reading: {documents:,} documents, {text_bytes / 1e6:,.1f} MB", min(position, total), total)
+
+    return reading
+
+
+def _named_fields(fields: FieldMap) -> dict[str, str]:
+    """The fields that are not called as usual; other names make another corpus of the same files."""
+    return {f"fields.{name}": value for name, value in asdict(fields).items() if value != getattr(FieldMap(), name)}

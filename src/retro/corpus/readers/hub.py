@@ -9,6 +9,8 @@ from retro.corpus.readers.records import FieldMap, Problems, to_document
 from retro.errors import DataError, MissingExtraError
 
 PREFIX = "hf:"
+BROKEN = (OSError, ValueError)
+"""What opening and streaming a dataset raise; the network's, Arrow's and the decoder's errors are among them."""
 
 
 def read_hub(source: str, fields: FieldMap, problems: Problems) -> Iterator[Document]:
@@ -20,7 +22,7 @@ def read_hub(source: str, fields: FieldMap, problems: Problems) -> Iterator[Docu
         raise MissingExtraError("datasets", "hf") from None
     try:
         rows = datasets.load_dataset(name, config, split=split, streaming=True)
-    except (OSError, ValueError) as error:
+    except BROKEN as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{source} could not be opened ({reason}); expected hf:OWNER/NAME/CONFIG@SPLIT of the hub") from None
     return documents_of_rows(rows, source, name, fields, problems)
@@ -37,7 +39,12 @@ def parse_hub_name(source: str) -> tuple[str, str | None, str]:
 
 
 def documents_of_rows(rows: Iterable[dict[str, Any]], where: str, source: str, fields: FieldMap, problems: Problems) -> Iterator[Document]:
-    for number, row in enumerate(rows, start=1):
-        document = to_document(row, f"{where} row {number}", str(number), source, fields, problems)
-        if document is not None:
-            yield document
+    """One document a row. Rows come as they are asked for, so that a fault of a file or of the network may show anywhere; it is the end."""
+    number = 0
+    try:
+        for number, row in enumerate(rows, start=1):
+            document = to_document(row, f"{where} row {number}", str(number), source, fields, problems)
+            if document is not None:
+                yield document
+    except BROKEN as error:
+        problems.add(f"{where} row {number + 1}", f"or one soon after it cannot be read ({error}); expected a whole dataset; run again")

@@ -7,9 +7,9 @@ from pathlib import Path
 from retro.corpus.documents import Document
 from retro.corpus.readers.jsonl import read_jsonl
 from retro.corpus.readers.records import FieldMap, Problems, decode_utf8
-from retro.corpus.readers.streams import BROKEN, open_stream
+from retro.corpus.readers.streams import BROKEN, metered, open_stream
 from retro.corpus.readers.tables import read_csv, read_parquet
-from retro.corpus.readers.trees import is_source_tree, read_tree
+from retro.corpus.readers.trees import is_source_tree, list_files, read_tree
 from retro.errors import DataError
 
 TEXT_SUFFIXES = {".txt", ".md", ".markdown", ".rst", ".py", ".text"}
@@ -28,12 +28,29 @@ def read_path(path: Path, fields: FieldMap, problems: Problems) -> Iterator[Docu
     elif is_source_tree(path):
         yield from read_tree(path, problems)
     else:
-        files = sorted(file for file in path.rglob("*") if file.is_file() and _belongs(file))
+        files = files_of(path)
         if not files:
             known = ", ".join(sorted([*FORMATS.keys() - {".jsonl"}, *TEXT_SUFFIXES]))
             raise DataError(f"{path} holds no .jsonl, .jsonl.gz or other file of a known format ({known}); expected at least one")
+        for file in _unread(path, files):
+            problems.add(str(file), "is of no known format; expected one in its name", harmless=True)
         for file in files:
             yield from _read_file(file, str(file.relative_to(path)), path.resolve().name, fields, problems)
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files that reading the path reads, in order."""
+    if not path.is_dir():
+        return [path]
+    if is_source_tree(path):
+        return [path / name for name in list_files(path)]
+    return sorted(file for file in path.rglob("*") if file.is_file() and _belongs(file))
+
+
+def _unread(folder: Path, files: list[Path]) -> list[Path]:
+    """What else there is but hidden files."""
+    others = sorted({file for file in folder.rglob("*") if file.is_file()} - set(files))
+    return [file for file in others if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
 
 
 def format_by_name(file: Path) -> str | None:
@@ -48,7 +65,7 @@ def format_by_name(file: Path) -> str | None:
 def format_by_content(file: Path) -> str | None:
     """The same from the first bytes, unpacked; `binary` where they are no text."""
     try:
-        with open_stream(file) as stream:
+        with metered(), open_stream(file) as stream:  # a meter of its own: the file is read again from its beginning
             head = stream.read(HEAD)
     except BROKEN:
         return None

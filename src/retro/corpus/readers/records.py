@@ -16,10 +16,13 @@ class FieldMap:
     """The names under which a record keeps the parts of a document; all but the text may be absent."""
 
     text: str = "text"
+    """The text; a record without it is skipped."""
     id: str = "id"
+    """What tells the record from the others of its source; else the name of the file and the line."""
     title: str = "title"
     language: str = "language"
     source: str = "source"
+    """Where the record comes from, in files that mix several sources; else the name of the folder."""
 
     def names(self) -> tuple[str, ...]:
         return (self.text, self.id, self.title, self.language, self.source)
@@ -60,7 +63,7 @@ def to_document(record: Any, where: str, fallback_id: str, source: str, fields: 
     """The document of a record; nothing, and a problem, where it has no text or cannot be written as UTF-8."""
     text = record.get(fields.text) if isinstance(record, Mapping) else None
     if not isinstance(text, str) or not text.strip():
-        problems.add(where, f"has no text; expected an object with a string called {fields.text}")
+        problems.add(where, f"has no text; expected an object with a string called {fields.text}{_hint(record)}")
         return None
     document = Document(
         id=_string(record.get(fields.id)) or fallback_id,
@@ -74,6 +77,12 @@ def to_document(record: Any, where: str, fallback_id: str, source: str, fields: 
             problems.add(where, "holds half of a surrogate pair; expected whole characters; mend or remove it")
             return None
     return document
+
+
+def _hint(record: Any) -> str:
+    """The fields that there are, where one of them may be the text under another name."""
+    names = [str(name) for name, value in record.items() if isinstance(value, str)] if isinstance(record, Mapping) else []
+    return f"; found {', '.join(names[:9])}; name the right one with --fields.text" if names else ""
 
 
 def _string(value: Any) -> str:

@@ -5,6 +5,9 @@ import gzip
 import io
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, cast
 
@@ -13,6 +16,7 @@ import zstandard
 LONGEST_WINDOW = 2**31
 """Archives made with `zstd --long=31` are common among text dumps; zstandard refuses them unless told."""
 
+BUFFER_BYTES = 1 << 17
 SKIPPABLE = b"*M\x18"
 REPEATED_BYTE = 1
 
@@ -32,35 +36,82 @@ def packing_of(path: Path) -> str:
     return "zst" if head == b"\x28\xb5\x2f\xfd" or skippable else ""
 
 
+class Meter:
+    """How many bytes of their files the readers have taken, packed as they lie there."""
+
+    num_bytes = 0
+
+
+_METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
+
+
+@contextmanager
+def metered() -> Iterator[Meter]:
+    """Count what is read of files within the block."""
+    token = _METER.set(meter := Meter())
+    try:
+        yield meter
+    finally:
+        _METER.reset(token)
+
+
+def count_bytes(number: int) -> None:
+    """For readers that open their files without `open_stream`."""
+    if meter := _METER.get():
+        meter.num_bytes += number
+
+
 def open_stream(path: Path) -> IO[bytes]:
     """The unpacked bytes of a file."""
     packing = packing_of(path)
+    file = cast(IO[bytes], io.BufferedReader(_CountedFile(path), BUFFER_BYTES))
     if packing == "gz":
-        return cast(IO[bytes], gzip.open(path, "rb"))
+        return cast(IO[bytes], io.BufferedReader(_Unpacked(file, cast(IO[bytes], gzip.GzipFile(fileobj=file)))))
     if packing == "bz2":
-        return cast(IO[bytes], bz2.open(path, "rb"))
+        return cast(IO[bytes], io.BufferedReader(_Unpacked(file, cast(IO[bytes], bz2.BZ2File(file)))))
     if packing == "zst":
-        return cast(IO[bytes], io.BufferedReader(_ZstdFile(path)))
-    return path.open("rb")
+        return cast(IO[bytes], io.BufferedReader(_UnpackedZstd(file)))
+    return file
 
 
-class _ZstdFile(io.RawIOBase):
-    """A zstd file of one or many frames. The library's own stream ends quietly where a file was cut off; this one does not."""
+class _CountedFile(io.FileIO):
+    def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
+        size = super().readinto(buffer) or 0
+        count_bytes(size)
+        return size
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
-        decompressor = zstandard.ZstdDecompressor(max_window_size=LONGEST_WINDOW)
-        self._reader = decompressor.stream_reader(self._file, read_across_frames=True, closefd=False)
+    def readall(self) -> bytes:
+        content = super().readall() or b""
+        count_bytes(len(content))
+        return content
+
+
+class _Unpacked(io.RawIOBase):
+    """A packed file and what reads it, which close together."""
+
+    def __init__(self, file: IO[bytes], reader: IO[bytes]) -> None:
+        self._file, self._reader = file, reader
 
     def readable(self) -> bool:
         return True
+
+    def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
+        return self._reader.readinto(buffer)  # type: ignore[attr-defined]
 
     def close(self) -> None:
         self._file.close()
         super().close()
 
+
+class _UnpackedZstd(_Unpacked):
+    """A zstd file of one or many frames. The library's own stream ends quietly where a file was cut off; this one does not."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        decompressor = zstandard.ZstdDecompressor(max_window_size=LONGEST_WINDOW)
+        super().__init__(file, cast(IO[bytes], decompressor.stream_reader(file, read_across_frames=True, closefd=False)))
+
     def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
-        size = self._reader.readinto(buffer)
+        size = super().readinto(buffer)
         if size == 0 and not _ends_with_a_frame(self._file):
             raise EOFError("the file ends within a zstd frame")
         return size

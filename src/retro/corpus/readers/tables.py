@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from retro.corpus.documents import Document
 from retro.corpus.readers.records import FieldMap, Problems, to_document
-from retro.corpus.readers.streams import BROKEN, open_stream
+from retro.corpus.readers.streams import BROKEN, count_bytes, open_stream
 from retro.errors import MissingExtraError
 
 MAX_FIELD = 64 * 2**20
@@ -49,7 +49,7 @@ def csv_records(stream: IO[bytes], where: str, delimiter: str, required: str, pr
             return
         if required not in header:
             found = ", ".join(header).encode(errors="replace").decode() or "nothing"
-            problems.add(f"{where} line 1", f"has no column {required} but {found}; expected it; name the column in the field map")
+            problems.add(f"{where} line 1", f"has no column {required} but {found}; expected it; name the right one with --fields.text")
             return
         while True:
             number = rows.line_num + 1
@@ -96,11 +96,12 @@ def read_parquet(file: Path, name: str, source: str, fields: FieldMap, problems:
         with parquet.ParquetFile(file, pre_buffer=False, buffer_size=READ_BYTES) as table:
             found = table.schema_arrow.names
             if fields.text not in found:
-                reason = f"has no column {fields.text} but {', '.join(found)}; expected it; name the column in the field map"
+                reason = f"has no column {fields.text} but {', '.join(found)}; expected it; name the right one with --fields.text"
                 problems.add(str(file), reason)
                 return
             columns = [column for column in dict.fromkeys(fields.names()) if column in found]
             for batch in table.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+                count_bytes(file.stat().st_size * batch.num_rows // table.metadata.num_rows)
                 for record in _rows(batch):
                     number += 1
                     where = f"{file} row {number}"

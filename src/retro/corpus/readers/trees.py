@@ -10,6 +10,7 @@ import pathspec
 
 from retro.corpus.documents import Document
 from retro.corpus.readers.records import Problems, decode_utf8
+from retro.corpus.readers.streams import count_bytes
 from retro.errors import DataError
 
 MAX_BYTES = 1_000_000
@@ -43,6 +44,7 @@ def _content_of(file: Path, where: str, problems: Problems) -> bytes | None:
     try:
         size = file.stat().st_size
         content = file.read_bytes() if size <= MAX_BYTES else b""
+        count_bytes(size)
     except OSError as error:
         problems.add(where, f"cannot be read ({error.strerror}); expected a readable file")
         return None
