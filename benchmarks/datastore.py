@@ -50,7 +50,7 @@ def neighbours_of_chunks(datastore: Datastore) -> None:
     own = snapshot.content_hashes(segment.chunks[rows])
     k = 10
     queries = keys.astype(np.float32)
-    parameters = faiss.SearchParametersHNSW(efSearch=max(index.effort, 4 * k))  # type: ignore[attr-defined]
+    parameters = faiss.SearchParametersHNSW(efSearch=max(index.effort, 4 * k))
 
     seconds = interleaved_medians(
         {

@@ -184,7 +184,7 @@ def test_a_kill_frees_the_folder(tmp_path: Path, holder: subprocess.Popen[str]) 
 
 def test_a_stage_that_another_process_finished_meanwhile_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the first look for the folder and the lock."""
-    lock = artifacts._locked
+    lock = artifacts.locked
 
     def late(partial: Path) -> AbstractContextManager[None]:
         monkeypatch.undo()
@@ -192,6 +192,6 @@ def test_a_stage_that_another_process_finished_meanwhile_is_taken(tmp_path: Path
         partial.mkdir()
         return lock(partial)
 
-    monkeypatch.setattr(artifacts, "_locked", late)
+    monkeypatch.setattr(artifacts, "locked", late)
     assert write_letter("second", tmp_path / "out", size=1).file("letter").read_text() == "first"
     assert {path.name for path in tmp_path.iterdir()} == {"out"}

@@ -139,7 +139,7 @@ def estimate_in_blocks(keys: np.ndarray, queries: np.ndarray, k: int, allowed: n
 
 def estimate_one_by_one(keys: np.ndarray, queries: np.ndarray, k: int, allowed: np.ndarray | None) -> Found:
     """Every distance for itself, straight from the float16 keys: better than blocks where few queries would share a conversion."""
-    parameters = faiss.SearchParameters(sel=selector(allowed)) if allowed is not None else None  # type: ignore[call-arg]
+    parameters = faiss.SearchParameters(sel=selector(allowed)) if allowed is not None else None
     return float16_storage(keys).search(queries, k, params=parameters)
 
 

@@ -14,6 +14,8 @@ FILE = "index.faiss"
 ADD_BLOCK = 65_536
 MAX_TRAINING_KEYS = 262_144
 LOSSLESS = ("Flat", "SQfp16")
+ROTATION_ROUNDS = 8
+"""FAISS turns OPQ's rotation fifty times, which takes many minutes."""
 
 
 class FactoryIndex(DenseIndex):
@@ -41,13 +43,16 @@ class FactoryIndex(DenseIndex):
 
     def _train(self, keys: np.ndarray) -> None:
         """Train on a sample, with one thread, as sums in another order would give another index."""
+        assert self._index is not None
         sample = np.arange(len(keys))
         if len(keys) > MAX_TRAINING_KEYS:
             sample = np.sort(np.random.default_rng(0).choice(len(keys), MAX_TRAINING_KEYS, replace=False))
+        for rotation in rotations(self._index):
+            rotation.niter = ROTATION_ROUNDS
         threads = faiss.omp_get_max_threads()
         faiss.omp_set_num_threads(1)
         try:
-            self._index.train(keys[sample].astype(np.float16).astype(np.float32))  # type: ignore[union-attr]
+            self._index.train(keys[sample].astype(np.float16).astype(np.float32))
         except RuntimeError:  # fewer keys than centroids
             self._index = None
         finally:
@@ -62,9 +67,11 @@ class FactoryIndex(DenseIndex):
     def _candidates(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> np.ndarray:
         assert self._index is not None
         factor = 1 if self.kind.endswith(LOSSLESS) else max(8, min(self.effort, 128))
-        options: dict[str, Any] = {} if allowed is None else {"sel": selector(allowed)}
-        effort = round(max(self.effort, 1) / share)
-        return self._index.search(queries, min(factor * k, len(self)), params=parameters_for(self._index, effort, options))[1]
+        parameters = parameters_for(self._index, round(max(self.effort, 1) / share), allowed)
+        if parameters is None:  # it takes no mask: fetch more and drop
+            factor = round(factor / share)
+        rows = self._index.search(queries, min(factor * k, len(self)), params=parameters)[1]
+        return rows if allowed is None else np.where((rows >= 0) & allowed[rows], rows, -1)
 
     def save(self, folder: Path) -> None:
         super().save(folder)
@@ -78,13 +85,23 @@ class FactoryIndex(DenseIndex):
             raise ValueError(f"an index of {self._index.ntotal} keys")
 
 
-def parameters_for(index: faiss.Index, effort: int, options: dict[str, Any]) -> faiss.SearchParameters:
-    """FAISS takes another class of parameters for each kind of index; the effort is the lists or the candidates that are visited."""
+def rotations(index: faiss.Index | None) -> list[faiss.OPQMatrix]:
     index = faiss.downcast_index(index)
+    if not isinstance(index, faiss.IndexPreTransform):
+        return []
+    transforms = [faiss.downcast_VectorTransform(index.chain.at(number)) for number in range(index.chain.size())]
+    return [transform for transform in transforms if isinstance(transform, faiss.OPQMatrix)]
+
+
+def parameters_for(index: faiss.Index, effort: int, allowed: np.ndarray | None) -> faiss.SearchParameters | None:
+    """FAISS has a class of parameters for each kind of index, and none for some; the effort is how many lists or nodes are visited."""
+    index = faiss.downcast_index(index)
+    options: dict[str, Any] = {} if allowed is None else {"sel": selector(allowed)}
     if isinstance(index, faiss.IndexPreTransform):
-        return faiss.SearchParametersPreTransform(index_params=parameters_for(index.index, effort, options))  # type: ignore[call-arg]
+        inner = parameters_for(index.index, effort, allowed)
+        return inner and faiss.SearchParametersPreTransform(index_params=inner)
     if isinstance(index, faiss.IndexIVF):
-        return faiss.SearchParametersIVF(nprobe=min(effort, index.nlist), **options)  # type: ignore[call-arg]
+        return faiss.SearchParametersIVF(nprobe=min(effort, index.nlist), **options)
     if isinstance(index, faiss.IndexHNSW):
-        return faiss.SearchParametersHNSW(efSearch=effort, **options)  # type: ignore[call-arg]
-    return faiss.SearchParameters(**options)  # type: ignore[call-arg]
+        return faiss.SearchParametersHNSW(efSearch=effort, **options)
+    return None

@@ -14,7 +14,7 @@ HNSW = re.compile(r"HNSW(\d+)")
 GRAPH = "graph.faiss"
 ADD_BLOCK = 65_536
 """Keys that are float32 at one time. The graph depends on it, and on nothing else but the keys: not on the number of threads."""
-EF_CONSTRUCTION = 128
+EF_CONSTRUCTION = 200
 
 
 class HnswIndex(DenseIndex):
@@ -29,11 +29,11 @@ class HnswIndex(DenseIndex):
         assert match
         self._graph = faiss.IndexHNSWSQ(width, faiss.ScalarQuantizer.QT_fp16, int(match[1]))
         self._graph.hnsw.efConstruction = EF_CONSTRUCTION
-        # Without this, pruning leaves seven links of 48, and twice the effort finds less (docs/decisions/0007-indexes.md).
+        # Without this, pruning leaves ten links of 48, and the same effort finds less (docs/decisions/0007-indexes.md).
         self._graph.keep_max_size_level0 = True
 
     def efforts(self) -> list[int]:
-        return [16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512]
+        return [24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512]
 
     def add(self, entries: Entries) -> None:
         """Link the keys in. FAISS needs vectors that can grow meanwhile: a float16 copy, which is let go at the end."""
@@ -52,7 +52,7 @@ class HnswIndex(DenseIndex):
 
     def _candidates(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> np.ndarray:
         options = {} if allowed is None else {"sel": selector(allowed)}
-        parameters = faiss.SearchParametersHNSW(efSearch=round(max(self.effort, 2 * k) / share), **options)  # type: ignore[call-arg]
+        parameters = faiss.SearchParametersHNSW(efSearch=round(max(self.effort, 2 * k) / share), **options)
         return self._graph.search(queries, k, params=parameters)[1]
 
     def save(self, folder: Path) -> None:

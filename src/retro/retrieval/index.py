@@ -10,8 +10,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from retro.errors import ArtifactError
-from retro.retrieval.former_index import FaissIndex as FaissIndex
-from retro.retrieval.former_index import measure_recall as measure_recall
 
 EXACT_BELOW = 50_000
 HNSW_UP_TO = 2_000_000

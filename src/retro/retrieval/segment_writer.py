@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ from retro.artifacts import Progress, atomic_write, file_checksum, flush_folder,
 from retro.config import DatastoreConfig
 from retro.corpus.tokenizer import Tokenizer
 from retro.retrieval.chunks import short_hash
+from retro.retrieval.dense import DenseIndex
 from retro.retrieval.index import Entries, make_index
 from retro.retrieval.ledger import SegmentRow
 from retro.retrieval.segment import DOCUMENT, DOCUMENTS, INDEX, KEYS, ROWS, TOKENS, ChunkTokens, chunks_of
+from retro.retrieval.tuning import tune
 
 SHARD = 2048
 """Chunks embedded between two saves."""
@@ -191,6 +193,8 @@ def _finish(
     tokens = ChunkTokens(np.memmap(partial / TOKENS, dtype=tokenizer.dtype, mode="r"), documents, key_rows, config.chunk_len)
     index = make_index(config.index, keys.shape[1], len(keys), config.exact_below)
     index.add(Entries(keys, tokens))
+    dense = getattr(index, "dense", index)
+    measured = asdict(tune(dense, config.target_recall)) if isinstance(dense, DenseIndex) and len(keys) else {}
     shutil.rmtree(partial / INDEX, ignore_errors=True)
     index.save(partial / INDEX)
     shutil.rmtree(partial / SHARDS, ignore_errors=True)
@@ -203,7 +207,7 @@ def _finish(
         "keys": len(keys),
         "empty_chunks": num_chunks - len(keys),
         "width": int(keys.shape[1]),
-        "index": {"kind": index.kind},
+        "index": {**measured, "kind": index.kind},
     }
     files = {str(file.relative_to(partial)): file_checksum(file) for file in sorted(partial.rglob("*")) if file.is_file()}
     flush_folder(partial)
