@@ -18,6 +18,7 @@ import numpy as np
 from timing import interleaved_medians
 
 from retro.config import CorpusConfig, DatastoreConfig
+from retro.corpus import catalogue
 from retro.corpus.workspace import CorpusWorkspace
 from retro.retrieval.build import build_datastore
 from retro.retrieval.datastore import Datastore
@@ -31,6 +32,9 @@ QUERIES = 8192
 
 
 def prepared(work: Path, source: str, encoder: str) -> Datastore:
+    for name in (source, encoder):
+        if name in catalogue.ENTRIES:
+            catalogue.fetch(name)
     corpus = CorpusWorkspace(work)
     corpus.ingest([source], CorpusConfig(vocab_size=8192))
     started = time.perf_counter()

@@ -66,11 +66,15 @@ class DenseIndex:
     def _search(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> Found:
         if not self.efforts() or share < FEW_ALLOWED:
             return nearest(self.keys, queries, k, allowed)
-        distances, rows = rank(self.keys, queries, self._candidates(queries, k, allowed, share), k)
+        distances, rows = self._found(queries, k, allowed, share)
         short = np.flatnonzero(rows[:, -1] < 0)
         if len(short):
             distances[short], rows[short] = nearest(self.keys, queries[short], k, allowed)
         return distances, rows
+
+    def _found(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> Found:
+        """What the approximate index finds, with true distances, equals by row."""
+        return rank(self.keys, queries, self._candidates(queries, k, allowed, share), k)
 
     def _candidates(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> np.ndarray:
         """At least k allowed rows for each query, in any order; −1 where none was found. `share` of the rows is allowed."""
@@ -99,6 +103,12 @@ def rank(keys: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int) -> Fou
         np.einsum("nkd,nkd->nk", difference, difference, out=distances[part])
     distances[rows < 0] = np.inf
     order = np.lexsort((rows, distances), axis=-1)[:, :k]
+    return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
+
+
+def by_row(distances: np.ndarray, rows: np.ndarray) -> Found:
+    """The same, sorted by distance and, among equals, by row."""
+    order = np.lexsort((rows, distances), axis=-1)
     return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
 

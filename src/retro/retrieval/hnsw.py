@@ -7,8 +7,8 @@ from typing import Any
 import faiss
 import numpy as np
 
-from retro.retrieval.dense import DenseIndex, float16_storage, selector
-from retro.retrieval.index import Entries
+from retro.retrieval.dense import DenseIndex, by_row, float16_storage, selector
+from retro.retrieval.index import Entries, Found
 
 HNSW = re.compile(r"HNSW(\d+)")
 GRAPH = "graph.faiss"
@@ -50,10 +50,12 @@ class HnswIndex(DenseIndex):
         self._storage = storage  # the graph only points to it
         self._graph.own_fields, self._graph.storage = False, storage
 
-    def _candidates(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> np.ndarray:
+    def _found(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> Found:
+        """FAISS computes its distances from the very keys, so they need not be computed again."""
         options = {} if allowed is None else {"sel": selector(allowed)}
         parameters = faiss.SearchParametersHNSW(efSearch=round(max(self.effort, 2 * k) / share), **options)
-        return self._graph.search(queries, k, params=parameters)[1]
+        distances, rows = self._graph.search(queries, k, params=parameters)
+        return by_row(np.where(rows < 0, np.float32(np.inf), distances), rows)
 
     def save(self, folder: Path) -> None:
         super().save(folder)
