@@ -18,6 +18,7 @@ COMMANDS = {
     "build": "tokens → datastore",
     "neighbours": "find the neighbours of every chunk",
     "train": "train RETRO, or its baseline",
+    "fit": "RETROfit: add retrieval to a trained baseline, and train that alone",
     "evaluate": "bits per byte without retrieval and with several k",
     "sample": "continue a text and show the neighbours it used",
     "doctor": "what is installed, and what is missing",
