@@ -16,7 +16,7 @@ help:
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bm25,eval,parquet,wikipedia,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bm25,eval,parquet,tensorboard,wikipedia,dev]'
 	@touch $@
 
 demo: $(STAMP)
@@ -47,7 +47,7 @@ docs: $(STAMP)
 # Pin what a fresh environment resolves to.
 constraints:
 	rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[bm25,eval,parquet,wikipedia,dev]' torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable '.[bm25,eval,parquet,tensorboard,wikipedia,dev]' torch==2.13.0
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > constraints.txt
 
 clean:

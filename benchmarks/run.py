@@ -3,7 +3,18 @@
 import runpy
 from pathlib import Path
 
-BENCHMARKS = ("training_step", "decontamination", "ingest", "ingest_memory", "embedding", "index", "datastore")
+BENCHMARKS = (
+    "training_step",
+    "attention",
+    "utilisation",
+    "sampling",
+    "decontamination",
+    "ingest",
+    "ingest_memory",
+    "embedding",
+    "index",
+    "datastore",
+)
 
 
 def main() -> None:

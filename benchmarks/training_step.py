@@ -2,9 +2,10 @@
 
     python benchmarks/training_step.py
 
-Decoder 4 × 192, encoder 1 × 128, chunk 64, length 512, batch 8, k 2, vocabulary 4096, cross-attention in layers 2 and 4, AdamW,
+Small: decoder 4 × 192, encoder 1 × 128, chunk 64, length 512, batch 8, k 2, vocabulary 4096, cross-attention in layers 2 and 4, AdamW,
 float32. Two settings of the heads: 4 heads that fill the width, as a user would ask both libraries for (retro-pytorch ignores
-`heads` and runs 8 of 64); and 8 heads of 32 on both sides, where the two do almost the same number of FLOPs. Each is timed with
+`heads` and runs 8 of 64); and 8 heads of 32 on both sides, where the two do almost the same number of FLOPs. Large: decoder 12 × 768,
+encoder 2 × 512, cross-attention in layers 6, 9 and 12, one sequence, 8 heads of 64 on both sides. Each is timed with
 the memory allocator as it comes, and with freed memory kept, which `retro train` switches on for itself; the switch is global,
 so in that line the peer has it too.
 """
@@ -23,29 +24,38 @@ from retro.model.retro import Retro
 from retro.training.memory import keep_freed_memory
 from retro.training.optimizer import make_optimizer
 
-BATCH, LENGTH, K, VOCAB = 8, 512, 2, 4096
+LENGTH, K, VOCAB = 512, 2, 4096
 
 
 @dataclass(frozen=True)
-class Heads:
-    """One setting of the attention heads for both libraries."""
+class Setting:
+    """One size for both libraries; depth and width of decoder and encoder, number and size of their heads."""
 
     title: str
     decoder: tuple[int, int]
     encoder: tuple[int, int]
+    heads: tuple[int, int]
+    encoder_heads: tuple[int, int]
+    places: tuple[int, ...]
     peer: dict[str, int]
+    batch: int = 8
 
     def config(self) -> ModelConfig:
-        encoder = EncoderConfig(d_model=128, num_layers=1, num_heads=self.encoder[0], head_dim=self.encoder[1], ffw_dim=512)
+        depth, width = self.encoder
+        encoder = EncoderConfig(
+            d_model=width, num_layers=depth, num_heads=self.encoder_heads[0], head_dim=self.encoder_heads[1], ffw_dim=4 * width
+        )
+        depth, width = self.decoder
         return ModelConfig(
-            vocab_size=VOCAB, d_model=192, num_layers=4, num_heads=self.decoder[0], head_dim=self.decoder[1], ffw_dim=768,
-            cross_attention_layers=(2, 4), encoder=encoder,
+            vocab_size=VOCAB, d_model=width, num_layers=depth, num_heads=self.heads[0], head_dim=self.heads[1], ffw_dim=4 * width,
+            cross_attention_layers=self.places, encoder=encoder,
         )  # fmt: skip
 
 
 SETTINGS = (
-    Heads("4 heads asked for", (4, 48), (4, 32), {"heads": 4}),
-    Heads("8 heads of 32 on both sides", (8, 32), (8, 32), {"dim_head": 32}),
+    Setting("small, 4 heads asked for", (4, 192), (1, 128), (4, 48), (4, 32), (2, 4), {"heads": 4}),
+    Setting("small, 8 heads of 32 on both sides", (4, 192), (1, 128), (8, 32), (8, 32), (2, 4), {"dim_head": 32}),
+    Setting("12 × 768, 8 heads of 64 on both sides", (12, 768), (2, 512), (8, 64), (8, 64), (6, 9, 12), {"dim_head": 64}, batch=1),
 )
 
 
@@ -68,16 +78,16 @@ def count_flops(step: Callable[[], None]) -> int:
     return int(counter.get_total_flops())
 
 
-def steps_of(heads: Heads) -> tuple[dict[str, Callable[[], None]], dict[str, int]]:
+def steps_of(setting: Setting) -> tuple[dict[str, Callable[[], None]], dict[str, int]]:
     """A training step of each model on the same random batch, and its FLOPs."""
     torch.manual_seed(0)
-    tokens, targets = (torch.randint(1, VOCAB, (BATCH, LENGTH)) for _ in range(2))
-    neighbours = torch.randint(1, VOCAB, (BATCH, LENGTH // 64, K, 128))
+    tokens, targets = (torch.randint(1, VOCAB, (setting.batch, LENGTH)) for _ in range(2))
+    neighbours = torch.randint(1, VOCAB, (setting.batch, LENGTH // 64, K, 128))
     mask = torch.ones(neighbours.shape[:3], dtype=torch.bool)
-    retro, baseline = Retro(heads.config()), Retro(heads.config().baseline())
+    retro, baseline = Retro(setting.config()), Retro(setting.config().baseline())
     peer = peer_model(
-        num_tokens=VOCAB, max_seq_len=LENGTH, enc_dim=128, enc_depth=1, enc_cross_attn_layers=(1,), dec_depth=4, dec_dim=192,
-        dec_cross_attn_layers=(2, 4), chunk_size=64, **heads.peer,
+        num_tokens=VOCAB, max_seq_len=LENGTH, enc_depth=setting.encoder[0], enc_dim=setting.encoder[1], enc_cross_attn_layers=(1,),
+        dec_depth=setting.decoder[0], dec_dim=setting.decoder[1], dec_cross_attn_layers=setting.places, chunk_size=64, **setting.peer,
     )  # fmt: skip
     steps = {
         "retro": step_of(retro, lambda: retro(tokens, neighbours, mask), targets),
@@ -88,17 +98,16 @@ def steps_of(heads: Heads) -> tuple[dict[str, Callable[[], None]], dict[str, int
 
 
 def main() -> None:
-    prepared = {heads.title: steps_of(heads) for heads in SETTINGS}
+    prepared = {setting: steps_of(setting) for setting in SETTINGS}
     alone: dict[str, float] = {}
     for allocator in ("allocator as it comes", "freed memory kept"):
         if allocator == "freed memory kept":
             keep_freed_memory()
-        for title, (steps, flops) in prepared.items():
+        for setting, (steps, flops) in prepared.items():
+            title, tokens = setting.title, setting.batch * LENGTH
             seconds = interleaved_medians(steps)
             alone.setdefault(title, seconds["peer"])
-            speed = {
-                name: f"{BATCH * LENGTH / value:,.0f} tokens/s ({flops[name] / 1e9:.0f} GFLOP a step)" for name, value in seconds.items()
-            }
+            speed = {name: f"{tokens / value:,.0f} tokens/s ({flops[name] / 1e9:.0f} GFLOP a step)" for name, value in seconds.items()}
             time_ratio, flop_ratio = seconds["retro"] / seconds["baseline"], flops["retro"] / flops["baseline"]
             print(f"{title}, {allocator}")
             print(f"  RETRO {speed['retro']}, baseline {speed['baseline']}, {REQUIREMENT} {speed['peer']}")

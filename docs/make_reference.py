@@ -9,7 +9,16 @@ from retro.cli.main import COMMANDS
 from retro.corpus import catalogue
 
 PAGE = Path(__file__).parent / "reference.md"
-CONFIGS = ("RunConfig", "ModelConfig", "EncoderConfig", "CorpusConfig", "DatastoreConfig", "TrainingConfig", "EvaluationConfig")
+CONFIGS = (
+    "RunConfig",
+    "ModelConfig",
+    "EncoderConfig",
+    "FitConfig",
+    "CorpusConfig",
+    "DatastoreConfig",
+    "TrainingConfig",
+    "EvaluationConfig",
+)
 
 
 def fields_of(name: str) -> list[tuple[str, str, str, str]]:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from retro import recipes
+from retro.errors import ConfigError
 from retro.model.retro import Retro
 
 TABLE_2 = {
@@ -38,3 +39,55 @@ def test_a_baseline_is_the_same_decoder() -> None:
     with torch.device("meta"):
         names = set(Retro(baseline.model).state_dict())
         assert names < set(Retro(run.model).state_dict())
+
+
+APPENDIX = {
+    # d_model, d_ffw, heads, head size, layers, P, batch, rate, least rate, steps
+    "paper-172m": (896, 3584, 16, 64, 12, (6, 9, 12), 256, 2e-4, 2e-5, 800_000),
+    "paper-425m": (1536, 6144, 12, 128, 12, (6, 9, 12), 256, 2e-4, 2e-5, 800_000),
+    "paper-1.5b": (2048, 8192, 16, 128, 24, (6, 9, 12, 15, 18, 21, 24), 256, 2e-4, 2e-5, 800_000),
+    "paper-7.5b": (4096, 16384, 32, 128, 32, tuple(range(6, 31, 3)), 1024, 1e-4, 1e-5, 200_000),
+    "retrofit-172m": (896, 3584, 16, 64, 12, (6, 9, 12), 256, 2e-4, 2e-5, 23_437),
+    "retrofit-7.5b": (4096, 16384, 32, 128, 32, tuple(range(6, 31, 3)), 256, 1e-4, 1e-5, 23_437),
+    "ablation-172m": (896, 3584, 16, 64, 12, (6, 9, 12), 256, 2e-4, 2e-5, 299_453),
+    "wikitext103": (1024, 4096, 16, 64, 18, (6, 9, 12, 15, 18), 128, 2.5e-4, 2e-5, 100_000),
+}
+
+
+@pytest.mark.parametrize(("name", "numbers"), APPENDIX.items())
+def test_the_hyperparameters_are_the_appendix_s(name: str, numbers: tuple[object, ...]) -> None:
+    run = recipes.get(name)
+    model, training = run.model, run.training
+    found = (model.d_model, model.ffw_dim, model.num_heads, model.head_dim, model.num_layers, model.cross_attention_layers)
+    assert (*found, training.batch_size) == numbers[:7]
+    assert (training.learning_rate, training.min_learning_rate, training.num_steps) == pytest.approx(numbers[7:])
+    assert model.encoder.cross_attention_layers == (1,)
+    assert training.warmup_start == 1e-7
+    wikitext = name == "wikitext103"
+    assert (training.warmup_steps, training.weight_decay, model.dropout) == ((4000, 0.0, 0.25) if wikitext else (750, 0.1, 0.0))
+
+
+def test_every_row_of_the_ablation_table() -> None:
+    run = recipes.get("ablation-172m")
+    rows = {name: recipes.ablation(run, name) for name in recipes.ABLATIONS}
+    assert rows["retro"].model == run.model
+    assert rows["no-query-conditioning"].model.encoder.cross_attention_layers == ()
+    assert not rows["no-cross-attention-positions"].model.cross_attention_positions
+    assert rows["shared-embeddings"].model.share_embeddings
+    assert rows["deep-encoder"].model.encoder.num_layers == 6
+    assert [rows[name].model.retrieved for name in ("neighbours-only", "continuations-only")] == ["neighbour", "continuation"]
+    assert not rows["no-retrieval"].model.uses_retrieval
+    assert [rows[name].training.num_neighbours for name in ("one-neighbour", "retro", "four-neighbours")] == [1, 2, 4]
+    places = {name: row.model.cross_attention_layers for name, row in rows.items()}
+    assert [places[f"{name}-layer"] for name in ("first", "middle", "last")] == [(1,), (6,), (12,)]
+    assert places["all-layers"] == tuple(range(1, 13))
+    assert places["every-third-from-1"] == (1, 4, 7, 10)
+    assert len({str(row.model) + str(row.training) for row in rows.values()}) == len(rows)
+    with pytest.raises(ConfigError, match="there is no ablation 'deeper'; expected one of retro, "):
+        recipes.ablation(run, "deeper")
+
+
+def test_ablations_fit_small_models_too() -> None:
+    for name in recipes.ABLATIONS:
+        with torch.device("meta"):
+            Retro(recipes.ablation(recipes.get("massive-text-mini"), name).model)

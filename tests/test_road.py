@@ -57,10 +57,18 @@ def test_text_to_sample_by_commands(tmp_path: Path, text_folder: Path, bert: str
     assert main(["neighbours", work]) == 0
     assert main(["train", work, *MODEL]) == 0
     assert main(["train", work, "--baseline", *MODEL]) == 0
-    for name in ("retro", "baseline"):
+    fit = [argument.replace("--model.", "--fit.") for argument in MODEL[MODEL.index("--model.cross-attention-layers") :]]
+    assert main(["fit", work, *fit, "--sample-every", "8", "--sample-tokens", "4", "--sample-prompt", "The licence"]) == 0
+    assert '"sample": "The licence' in (tmp_path / "work" / "runs" / "retrofit" / "metrics.jsonl").read_text()
+    for name in ("retro", "baseline", "retrofit"):
         assert main(["evaluate", work, name, "--window", "32", "--stride", "16", "--num-neighbours", "1", "2"]) == 0
     shown = capsys.readouterr().out
     assert "on-2" in shown
+    off = [
+        json.loads((tmp_path / "work" / "evaluations" / f"{name}-test" / "results.json").read_text())["modes"]["off"]
+        for name in ("baseline", "retrofit")
+    ]
+    assert off[0] == off[1]  # the baseline is in there, untouched
     assert main(["sample", work, "The licence permits anyone to use", "--tokens", "12", "--both"]) == 0
     shown = capsys.readouterr().out
     assert "retrieval off" in shown

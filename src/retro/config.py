@@ -55,6 +55,10 @@ class ModelConfig:
     """Whether the two kinds of cross-attention add relative positional logits."""
     copying_start: bool = False
     """Whether the retrieval weights start as a circuit that copies from neighbours; see `model/initialisation.py`."""
+    quiet_start: bool = False
+    """Whether cross-attention starts with an output of zero, so that untrained retrieval changes nothing."""
+    retrieved: str = "both"
+    """What is read of a neighbour: `both` [N, F], the `neighbour` N only, or its `continuation` F only."""
     dropout: float = 0.0
     pad_id: int = 0
     """The token that is masked out of every attention."""
@@ -64,6 +68,7 @@ class ModelConfig:
         _require(self.d_model % 2 == 0, f"d_model is {self.d_model}; expected an even number, as positions are pairs of sine and cosine")
         _require(0 <= self.pad_id < self.vocab_size, f"pad_id is {self.pad_id}; expected it within the vocabulary of {self.vocab_size}")
         _require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; expected 0 ≤ dropout < 1")
+        _require_one_of("retrieved", self.retrieved, "both", "neighbour", "continuation")
         _require_layers("cross_attention_layers", self.cross_attention_layers, self.num_layers)
         if self.uses_retrieval:
             _require(self.encoder.d_model % 2 == 0, f"encoder.d_model is {self.encoder.d_model}; expected an even number")
@@ -82,9 +87,52 @@ class ModelConfig:
         """Tokens of a neighbour and its continuation, r in the paper."""
         return 2 * self.chunk_len
 
+    @property
+    def read_places(self) -> slice:
+        """The places of [N, F] that are read."""
+        m = self.chunk_len
+        return {"both": slice(0, 2 * m), "neighbour": slice(0, m), "continuation": slice(m, 2 * m)}[self.retrieved]
+
     def baseline(self) -> "ModelConfig":
         """The same decoder without retrieval."""
-        return dataclasses.replace(self, cross_attention_layers=(), share_embeddings=False, copying_start=False)
+        return dataclasses.replace(
+            self, cross_attention_layers=(), share_embeddings=False, copying_start=False, quiet_start=False, retrieved="both"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitConfig:
+    """What RETROfitting adds to a baseline."""
+
+    cross_attention_layers: tuple[int, ...] = ()
+    """Layers that get chunked cross-attention, counted from 1. Empty: every third from 6 on, earlier and closer in shallow models."""
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    share_embeddings: bool = False
+    """Whether the encoder reads with the baseline's frozen embedding matrix; needs equal widths."""
+    cross_attention_positions: bool = True
+    copying_start: bool = False
+    quiet_start: bool = False
+    retrieved: str = "both"
+
+    @classmethod
+    def of(cls, model: ModelConfig) -> "FitConfig":
+        """What a RETRO config has beyond its baseline."""
+        return cls(**{entry.name: getattr(model, entry.name) for entry in dataclasses.fields(cls)})
+
+    def apply(self, baseline: ModelConfig) -> ModelConfig:
+        """The baseline's config with these additions; the fields mean what they mean there."""
+        _require(
+            not baseline.uses_retrieval, "the model to fit has cross-attention already; expected a baseline; run: retro train --baseline"
+        )
+        changes = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        layers = self.cross_attention_layers or cross_attention_places(baseline.num_layers)
+        return dataclasses.replace(baseline, **{**changes, "cross_attention_layers": layers})
+
+
+def cross_attention_places(num_layers: int) -> tuple[int, ...]:
+    """Every third layer from 6 on, as in the paper; a shallower model begins at its middle, with its last layer among them if it can."""
+    first = min(6, -(-num_layers // 2))
+    return tuple(range(first, num_layers + 1, max(1, min(3, num_layers - first))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +164,7 @@ class CorpusConfig:
 
     def __post_init__(self) -> None:
         _require_positive(self, "vocab_size", "tokenizer_sample_bytes", "decontaminate_ngram")
-        _require(self.tokenizer_model in ("bpe", "unigram"), f"tokenizer_model is {self.tokenizer_model!r}; expected bpe or unigram")
+        _require_one_of("tokenizer_model", self.tokenizer_model, "bpe", "unigram")
         for name in ("valid_fraction", "test_fraction"):
             _require(0.0 <= getattr(self, name) < 1.0, f"{name} is {getattr(self, name)}; expected 0 ≤ {name} < 1")
         _require(self.valid_fraction + self.test_fraction < 1.0, "valid_fraction and test_fraction leave no training documents")
@@ -153,6 +201,9 @@ class TrainingConfig:
 
     seq_len: int = 512
     batch_size: int = 8
+    """Sequences of a step, over all processes and parts together."""
+    accumulate: int = 1
+    """Parts that a step's batch is computed in, one after the other, to save memory; the step stays the same."""
     num_steps: int = 1000
     num_neighbours: int = 2
     """Neighbours of each chunk that the model sees, k in the paper."""
@@ -167,14 +218,39 @@ class TrainingConfig:
     clip_norm: float = 1.0
     mixture: dict[str, float] = field(default_factory=dict)
     """Sampling weights of the documents' sources; empty: every document once an epoch."""
+    precision: str = "auto"
+    """`float32`, `bfloat16` for the matrix products, or `auto`: bfloat16 where the hardware has it."""
+    activation_checkpointing: bool = False
+    """Whether the backward pass computes the insides of attention and feed-forward layers again instead of keeping them."""
+    compile: bool = False
+    """Whether torch.compile is applied."""
     seed: int = 0
     log_every: int = 10
+    tensorboard: bool = False
+    """Whether metrics are written for TensorBoard too."""
     validate_every: int = 100
     validate_batches: int = 4
+    sample_every: int = 0
+    """Steps between two samples of the model in training; 0: none."""
+    sample_prompt: str = "The "
+    sample_tokens: int = 64
     checkpoint_every: int = 500
+    keep_checkpoints: int = 2
+    """How many of the last checkpoints are kept; the one with the lowest validation loss is kept besides."""
+    final: str = "last"
+    """Whose weights the finished run holds: those of the `last` step, or of the `best` checkpoint by validation loss."""
 
     def __post_init__(self) -> None:
-        _require_positive(self, "seq_len", "batch_size", "num_steps", "num_neighbours", "log_every", "validate_every", "checkpoint_every")
+        _require_positive(
+            self, "seq_len", "batch_size", "accumulate", "num_steps", "num_neighbours", "log_every", "validate_every", "validate_batches",
+            "sample_tokens", "checkpoint_every", "keep_checkpoints",
+        )  # fmt: skip
+        _require(
+            self.batch_size % self.accumulate == 0,
+            f"accumulate is {self.accumulate}; expected a divisor of batch_size, {self.batch_size}",
+        )
+        _require_one_of("precision", self.precision, "auto", "float32", "bfloat16")
+        _require_one_of("final", self.final, "last", "best")
         _require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}; expected more than 0")
         _require(
             0 <= self.warmup_steps <= self.num_steps, f"warmup_steps is {self.warmup_steps}; expected at most num_steps, {self.num_steps}"
@@ -226,6 +302,10 @@ def _require_positive(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         _require(value > 0, f"{name} is {value}; expected a positive number")
+
+
+def _require_one_of(name: str, value: str, *choices: str) -> None:
+    _require(value in choices, f"{name} is {value!r}; expected {' or '.join(choices)}")
 
 
 def _require_layers(name: str, layers: tuple[int, ...], depth: int) -> None:

@@ -2,12 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from retro.config import CorpusConfig, DatastoreConfig, EncoderConfig, EvaluationConfig, ModelConfig, RunConfig, TrainingConfig
 from retro.errors import ConfigError
 
 PAPER_TOKENS = 419_430_400_000
 """Tokens that every model of the paper's Table 2 was trained on."""
+ABLATION_TOKENS = 157_000_000_000
+"""Tokens of the paper's shorter schedule, for the ablations."""
+FIT_SEQUENCES = 6_000_000
+"""Sequences that the paper RETROfits with."""
 
 
 def tiny() -> RunConfig:
@@ -37,6 +43,7 @@ def tiny() -> RunConfig:
             warmup_steps=30,
             validate_every=25,
             checkpoint_every=25,
+            precision="float32",  # the same numbers on machines with and without bfloat16
         ),
         evaluation=EvaluationConfig(window=512, stride=256, num_neighbours=(1, 2, 4, 10)),
     )
@@ -77,7 +84,17 @@ def massive_text_mini() -> RunConfig:
     )
 
 
-def _paper(name: str, d_model: int, num_heads: int, head_dim: int, num_layers: int, retrieval: bool) -> RunConfig:
+def _paper(
+    name: str,
+    d_model: int,
+    num_heads: int,
+    head_dim: int,
+    num_layers: int,
+    retrieval: bool = True,
+    fit: bool = False,
+    num_tokens: int = PAPER_TOKENS,
+) -> RunConfig:
+    """P is every third layer from 6 and P_enc is (1,); AdamW warms up from 1e-7 and ends at a tenth of its rate."""
     model = ModelConfig(
         d_model=d_model,
         num_layers=num_layers,
@@ -87,11 +104,11 @@ def _paper(name: str, d_model: int, num_heads: int, head_dim: int, num_layers: i
         cross_attention_layers=tuple(range(6, num_layers + 1, 3)) if retrieval else (),
     )
     largest = d_model == 4096
-    batch_size, rate = (1024, 1e-4) if largest else (256, 2e-4)
+    batch_size, rate = 1024 if largest and not fit else 256, 1e-4 if largest else 2e-4
     training = TrainingConfig(
         seq_len=2048,
         batch_size=batch_size,
-        num_steps=PAPER_TOKENS // (2048 * batch_size),
+        num_steps=FIT_SEQUENCES // batch_size if fit else num_tokens // (2048 * batch_size),
         learning_rate=rate,
         min_learning_rate=0.1 * rate,
         warmup_steps=750,
@@ -113,14 +130,19 @@ def _wikitext103(name: str, retrieval: bool) -> RunConfig:
         dropout=0.25,
     )
     training = TrainingConfig(
-        seq_len=3072, batch_size=128, num_steps=100_000, learning_rate=2.5e-4, min_learning_rate=2e-5, warmup_steps=4000, weight_decay=0.0
-    )
+        seq_len=3072, batch_size=128, num_steps=100_000, learning_rate=2.5e-4, min_learning_rate=2e-5, warmup_steps=4000, weight_decay=0.0,
+        checkpoint_every=1000, validate_every=1000, final="best",
+    )  # fmt: skip
     evaluation = EvaluationConfig(window=3072, stride=384, num_neighbours=(10,))
     return RunConfig(name=name, model=model, corpus=CorpusConfig(vocab_size=128_000), training=training, evaluation=evaluation)
 
 
 def wikitext103() -> RunConfig:
-    """The Wikitext103 experiment: 18 layers as in the appendix's table (the text says 24), embeddings shared, Adam without decay."""
+    """The Wikitext103 experiment: 18 layers as in the appendix's table (the text says 24), embeddings shared, Adam without decay.
+
+    The paper takes the checkpoint with the lowest validation perplexity, and RETROfits that of the baseline with the same schedule:
+    `retro train --recipe baseline-wikitext103`, then `retro fit --recipe wikitext103`.
+    """
     return _wikitext103("wikitext103", retrieval=True)
 
 
@@ -142,10 +164,15 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
     "wikitext103": wikitext103,
     "baseline-wikitext103": baseline_wikitext103,
     **{
-        name: (lambda name=name, size=size, retrieval=retrieval: _paper(name, *size, retrieval=retrieval))  # type: ignore[misc]
+        name: partial(_paper, name, *size, retrieval=retrieval)
         for names, size in _SIZES.items()
         for name, retrieval in zip(names, (True, False), strict=True)
     },
+    **{
+        names[0].replace("paper", "retrofit"): partial(_paper, names[0].replace("paper", "retrofit"), *size, fit=True)
+        for names, size in _SIZES.items()
+    },
+    "ablation-172m": partial(_paper, "ablation-172m", 896, 16, 64, 12, num_tokens=ABLATION_TOKENS),
 }
 
 
@@ -160,3 +187,47 @@ def get(name: str) -> RunConfig:
 def baseline_of(run: RunConfig) -> RunConfig:
     """The same run without retrieval: same decoder, same tokens, same steps."""
     return replace(run, name=f"{run.name}-baseline", model=run.model.baseline())
+
+
+def _layers(*layers: int) -> Callable[[RunConfig], RunConfig]:
+    return lambda run: _model(run, cross_attention_layers=layers)
+
+
+def _model(run: RunConfig, **changes: Any) -> RunConfig:
+    return replace(run, model=replace(run.model, **changes))
+
+
+def _encoder(run: RunConfig, **changes: Any) -> RunConfig:
+    return _model(run, encoder=replace(run.model.encoder, **changes))
+
+
+def _neighbours(number: int) -> Callable[[RunConfig], RunConfig]:
+    return lambda run: replace(run, training=replace(run.training, num_neighbours=number))
+
+
+ABLATIONS: dict[str, Callable[[RunConfig], RunConfig]] = {
+    "retro": lambda run: run,
+    "no-query-conditioning": lambda run: _encoder(run, cross_attention_layers=()),
+    "no-cross-attention-positions": lambda run: _model(run, cross_attention_positions=False),
+    "shared-embeddings": lambda run: _model(_encoder(run, d_model=run.model.d_model), share_embeddings=True),
+    "deep-encoder": lambda run: _encoder(run, num_layers=6),
+    "neighbours-only": lambda run: _model(run, retrieved="neighbour"),
+    "continuations-only": lambda run: _model(run, retrieved="continuation"),
+    "no-retrieval": baseline_of,
+    "one-neighbour": _neighbours(1),
+    "four-neighbours": _neighbours(4),
+    "first-layer": _layers(1),
+    "middle-layer": lambda run: _layers(run.model.num_layers // 2)(run),
+    "last-layer": lambda run: _layers(run.model.num_layers)(run),
+    "all-layers": lambda run: _layers(*range(1, run.model.num_layers + 1))(run),
+    "every-third-from-1": lambda run: _layers(*range(1, run.model.num_layers + 1, 3))(run),
+}
+"""Every row of the paper's ablation table as a change of a run."""
+
+
+def ablation(run: RunConfig, name: str) -> RunConfig:
+    """A run with one thing changed."""
+    try:
+        return replace(ABLATIONS[name](run), name=f"{run.name}-{name}")
+    except KeyError:
+        raise ConfigError(f"there is no ablation {name!r}; expected one of {', '.join(ABLATIONS)}") from None

@@ -4,21 +4,23 @@ The stages find each other here, so that a user names one folder instead of six.
 """
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
-from retro.artifacts import Artifact, Progress, open_artifact
-from retro.config import DatastoreConfig, EvaluationConfig, ModelConfig, TrainingConfig
+from retro.artifacts import MANIFEST, Artifact, Progress, file_checksum, open_artifact
+from retro.config import DatastoreConfig, EvaluationConfig, FitConfig, ModelConfig, TrainingConfig
 from retro.corpus.tokens import TokenStore
 from retro.corpus.workspace import CorpusWorkspace
 from retro.errors import ArtifactError, ConfigError
 from retro.evaluation.evaluate import Evaluation, evaluate
 from retro.evaluation.evaluate import Progress as ModeProgress
 from retro.executor import Executor
-from retro.model.checkpoint import load
+from retro.model.checkpoint import WEIGHTS, load
 from retro.model.retro import Retro
+from retro.model.retrofit import retrofit
 from retro.retrieval.build import build_datastore
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours, find_neighbours
@@ -72,24 +74,63 @@ class Workspace(CorpusWorkspace):
         self, name: str, model_config: ModelConfig, config: TrainingConfig, progress: Callable[[Report], None] | None = None
     ) -> tuple[Retro, Artifact]:
         """Train a model called `name`; the vocabulary is the corpus's. The weights' start depends on the seed alone."""
-        corpus = self.corpus()
-        model_config = dataclasses.replace(model_config, vocab_size=corpus.train.artifact.counts["vocab_size"], pad_id=corpus.train.pad_id)
-        k = config.num_neighbours if model_config.uses_retrieval else 0
+        store = self.corpus().train
+        model_config = dataclasses.replace(model_config, vocab_size=store.artifact.counts["vocab_size"], pad_id=store.pad_id)
+        torch.manual_seed(config.seed)
+        return self._train(name, Retro(model_config), config, {}, progress)
+
+    def fit(
+        self, name: str, baseline: str, fit: FitConfig, config: TrainingConfig, progress: Callable[[Report], None] | None = None
+    ) -> tuple[Retro, Artifact]:
+        """RETROfit a baseline, a run of this workspace or a model folder from elsewhere: its weights stay as they are."""
+        folder = self.run_path(baseline) if self.run_path(baseline).exists() else Path(baseline)
+        model = load(folder)
+        self._expect_same_tokenizer(folder, model.config)
+        torch.manual_seed(config.seed)
+        fitted = retrofit(model, fit)
+        return self._train(name, fitted, config, {"baseline": file_checksum(folder / WEIGHTS)}, progress)
+
+    def _train(
+        self, name: str, model: Retro, config: TrainingConfig, inputs: dict[str, str], progress: Callable[[Report], None] | None
+    ) -> tuple[Retro, Artifact]:
+        corpus, m = self.corpus(), model.config.chunk_len
+        k = config.num_neighbours if model.config.uses_retrieval else 0
+        if k and self.datastore().config.chunk_len != m:
+            raise ConfigError(f"{self.datastore_path} has chunks of {self.datastore().config.chunk_len} tokens; expected the model's {m}")
         neighbours = {split: self.neighbours(split) for split in corpus.stores() if k and split != "test"}
-        if k and self.datastore().config.chunk_len != model_config.chunk_len:
-            raise ConfigError(
-                f"{self.datastore_path} has chunks of {self.datastore().config.chunk_len} tokens; expected the model's {model_config.chunk_len}"
-            )
 
         def batches_of(store: TokenStore, split: str, seed: int, mixture: dict[str, float]) -> PackedBatches:
-            return PackedBatches(store, model_config.chunk_len, config.seq_len, config.batch_size, seed, neighbours.get(split), k, mixture)
+            return PackedBatches(store, m, config.seq_len, config.batch_size, seed, neighbours.get(split), k, mixture)
 
         batches = batches_of(corpus.train, "train", config.seed, config.mixture)
         validation = batches_of(corpus.valid, "valid", 0, {}) if corpus.valid is not None else None  # the same for every seed
-        torch.manual_seed(config.seed)
-        model = Retro(model_config)
-        inputs = {"tokens": corpus.train.fingerprint, **({"neighbours": neighbours["train"].artifact.fingerprint} if k else {})}
-        return model, train(model, batches, config, self.run_path(name), inputs, validation, progress)
+        inputs = {"tokens": corpus.train.fingerprint, "tokenizer": corpus.train.tokenizer_fingerprint, **inputs}
+        if k:
+            inputs["neighbours"] = neighbours["train"].fingerprint
+        artifact = train(model, batches, config, self.run_path(name), inputs, validation, progress, self._sampling(config, k))
+        return load(artifact.path), artifact
+
+    def _expect_same_tokenizer(self, folder: Path, found: ModelConfig) -> None:
+        """Refuse a model of another vocabulary: its token ids would mean other text."""
+        store = self.corpus().train
+        vocab_size, manifest = store.artifact.counts["vocab_size"], folder / MANIFEST
+        known = json.loads(manifest.read_text())["inputs"].get("tokenizer") if manifest.exists() else None
+        if found.vocab_size != vocab_size or known not in (None, store.tokenizer_fingerprint):
+            raise ArtifactError(
+                f"{folder} was trained with another tokenizer ({found.vocab_size} tokens) than {self.tokenizer_path} ({vocab_size} tokens); "
+                "expected the same; ingest this corpus with that tokenizer, or train a baseline here: retro train --baseline"
+            )
+
+    def _sampling(self, config: TrainingConfig, num_neighbours: int) -> Callable[[Retro], str] | None:
+        if not config.sample_every:
+            return None
+        retriever = Retriever(self.datastore())
+
+        def sample(model: Retro) -> str:
+            tokens = Sampler(model, retriever, num_neighbours or config.num_neighbours).generate(config.sample_prompt, max_tokens=config.sample_tokens).tokens
+            return retriever.tokenizer.decode(tokens)
+
+        return sample
 
     def model(self, name: str) -> tuple[Retro, Artifact]:
         """A finished run's model, which must have been trained on this folder's tokens."""

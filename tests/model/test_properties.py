@@ -8,6 +8,9 @@ from retro.errors import ConfigError, DataError
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
 from retro.model.retro import Retro, embed
 from tests.model.models import random_inputs, small_config, small_model
+from tests.model.test_reference import VARIANTS
+
+SWITCHES = [name for name in VARIANTS if name != "baseline"]
 
 
 def probe(model: Retro, position: int, seq_len: int = 11) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,7 +47,7 @@ def test_cross_attention_distances_run_from_the_chunk_start() -> None:
     A map that makes the logit the distance's cosine of frequency 1 shows the distances directly.
     """
     m, width = 8, 2
-    operator = ChunkedCrossAttention(width, width, num_heads=1, head_dim=1).double()
+    operator = ChunkedCrossAttention(width, width, num_heads=1, head_dim=1, chunk_len=m).double()
     with torch.no_grad():
         for parameter in operator.parameters():
             parameter.zero_()
@@ -71,8 +74,9 @@ def test_sequences_of_a_batch_do_not_touch() -> None:
         torch.testing.assert_close(together[row : row + 1], alone, rtol=0, atol=1e-12)
 
 
-def test_order_of_neighbours_does_not_matter() -> None:
-    model = small_model()
+@pytest.mark.parametrize("variant", SWITCHES)
+def test_order_of_neighbours_does_not_matter(variant: str) -> None:
+    model = small_model(**VARIANTS[variant])
     tokens, neighbours, mask = random_inputs(model.config, batch=2, seq_len=12, k=3)
     order = torch.tensor([2, 0, 1])
     torch.testing.assert_close(
@@ -80,13 +84,15 @@ def test_order_of_neighbours_does_not_matter() -> None:
     )
 
 
-def test_masked_neighbours_change_nothing() -> None:
-    model = small_model()
+@pytest.mark.parametrize("variant", SWITCHES)
+def test_masked_neighbours_change_nothing(variant: str) -> None:
+    model = small_model(**VARIANTS[variant])
     tokens, neighbours, mask = random_inputs(model.config, batch=2, seq_len=12, k=3)
     mask[..., 0] = True
     noise = torch.randint_like(neighbours, 1, 31)
     replaced = torch.where(mask[..., None], neighbours, noise)
     assert torch.equal(model(tokens, neighbours, mask), model(tokens, replaced, mask))
+    assert not torch.equal(model(tokens, neighbours, mask), model(tokens, noise, mask)) or model.config.quiet_start
     fewer = model(tokens, neighbours[:, :, :1], mask[:, :, :1])
     only_first = model(tokens, neighbours, mask & (torch.arange(3) == 0))
     torch.testing.assert_close(fewer, only_first, rtol=0, atol=1e-12)
@@ -159,3 +165,15 @@ def test_causal_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for block in (1, 3, 4, 10):
         monkeypatch.setattr("retro.model.attention.CAUSAL_BLOCK", block)
         torch.testing.assert_close(model(*inputs), whole, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("retrieved", "kept"), [("neighbour", slice(0, 4)), ("continuation", slice(4, 8))])
+def test_a_part_of_the_neighbour_keeps_its_place(retrieved: str, kept: slice) -> None:
+    """Reading N or F alone is reading [N, F] with the other half turned to padding: nothing moves."""
+    part, both = small_model(retrieved=retrieved), small_model()
+    tokens, neighbours, mask = random_inputs(both.config, batch=2, seq_len=11, k=2)
+    neighbours = torch.randint_like(neighbours, 1, 31)
+    half = torch.zeros_like(neighbours)
+    half[..., kept] = neighbours[..., kept]
+    torch.testing.assert_close(part(tokens, neighbours, mask), both(tokens, half, mask), rtol=0, atol=1e-12)
+    assert not torch.allclose(part(tokens, neighbours, mask), both(tokens, neighbours, mask))

@@ -22,6 +22,12 @@ VARIANTS = {
     "every layer": {"cross_attention_layers": (1, 2, 3)},
     "baseline": {"cross_attention_layers": ()},
     "copying start": {"copying_start": True},
+    "quiet start": {"quiet_start": True},
+    "neighbours only": {"retrieved": "neighbour"},
+    "continuations only": {"retrieved": "continuation"},
+    "deeper encoder": {"encoder": EncoderConfig(d_model=6, num_layers=6, num_heads=2, head_dim=5, ffw_dim=12)},
+    "first layer": {"cross_attention_layers": (1,)},
+    "last layer": {"cross_attention_layers": (3,)},
 }
 
 

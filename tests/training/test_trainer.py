@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from retro.config import TrainingConfig
-from retro.errors import ArtifactError, DataError
+from retro.errors import ArtifactError
 from retro.model.checkpoint import load
 from retro.model.retro import Retro
 from retro.training.batches import PackedBatches
@@ -50,7 +50,7 @@ def start(workspace: Workspace, bert: str, path: Path, stop_at: int | None = Non
             raise KeyboardInterrupt
 
     train(model, batches, config, path, {"tokens": "abc"}, batches, told)
-    return model
+    return load(path)
 
 
 def test_a_resumed_run_is_the_unbroken_run(workspace: Workspace, bert: str, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_resumed_run_is_the_unbroken_run(workspace: Workspace, bert: str, tmp_
         return [(row["step"], row[key]) for row in read_metrics(tmp_path / name / METRICS) for key in row if key in ("loss", "valid_on")]
 
     assert losses("broken") == losses("unbroken")
-    assert len(losses("unbroken")) == 6 + 2
+    assert len(losses("unbroken")) == 6 + 4
 
 
 def test_a_finished_run_is_a_model_folder(workspace: Workspace, bert: str, tmp_path: Path) -> None:
@@ -83,20 +83,6 @@ def test_training_lowers_the_loss(workspace: Workspace, bert: str, tmp_path: Pat
     start(workspace, bert, tmp_path / "run", num_steps=30, log_every=1)
     losses = [row["loss"] for row in read_metrics(tmp_path / "run" / METRICS) if "loss" in row]
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
-
-
-def test_a_loss_that_is_not_finite_stops_with_the_step(workspace: Workspace, bert: str, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    original = Retro.forward
-
-    def explode(self: Retro, *inputs: torch.Tensor) -> torch.Tensor:
-        logits = original(self, *inputs)
-        explode.calls += 1  # type: ignore[attr-defined]
-        return logits * (float("inf") if explode.calls == 4 else 1.0)  # type: ignore[attr-defined]
-
-    explode.calls = 0  # type: ignore[attr-defined]
-    monkeypatch.setattr(Retro, "forward", explode)
-    with pytest.raises(DataError, match=r"at step 4.*last good checkpoint is .*step-000000002.*lower learning_rate"):
-        start(workspace, bert, tmp_path / "run", validate_every=100)
 
 
 def test_checkpoints_of_another_shape_or_broken_are_refused(workspace: Workspace, bert: str, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What the commands share: a console, progress bars, and options laid over a recipe."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from rich.table import Table
 from retro import recipes
 from retro.config import RunConfig
 
-CONSOLE = Console()
+CONSOLE = Console(quiet=os.environ.get("RANK", "0") != "0")  # of torchrun's processes the first alone speaks
 Options = TypeVar("Options")
 
 

@@ -19,6 +19,7 @@ COMMANDS = {
     "neighbours": "find the neighbours of every chunk",
     "db": "look into a datastore: search, add, delete, compact, verify",
     "train": "train RETRO, or its baseline",
+    "fit": "RETROfit: add retrieval to a trained baseline, and train that alone",
     "evaluate": "bits per byte without retrieval and with several k",
     "sample": "continue a text and show the neighbours it used",
     "doctor": "what is installed, and what is missing",

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tyro
 
+from retro.artifacts import Artifact
 from retro.cli.console import CONSOLE, RichNarrator, parse, recipe_of
 from retro.config import ModelConfig, TrainingConfig
 
@@ -34,5 +35,14 @@ def main(arguments: list[str]) -> None:
     model_config = options.model.baseline() if options.baseline else options.model
     name = options.name or ("retro" if model_config.uses_retrieval else "baseline")
     with RichNarrator().training(f"Training {name}") as told:
-        model, artifact = Workspace(options.work).train(name, model_config, options.training, told)
-    CONSOLE.print(f"{artifact.path}: {model.num_parameters():,} parameters without embeddings", soft_wrap=True)
+        _, artifact = Workspace(options.work).train(name, model_config, options.training, told)
+    tell(artifact)
+
+
+def tell(artifact: Artifact) -> None:
+    """What came of a run: its size, and what it has read of each source where it sampled a mixture."""
+    counts = artifact.counts
+    line = f"{artifact.path}: {counts['parameters']:,} parameters without embeddings, {counts['trained']:,} trained, {counts['precision']}"
+    CONSOLE.print(line, soft_wrap=True)
+    if "mixture" in counts:
+        CONSOLE.print("read " + ", ".join(f"{source} {share:.1%}" for source, share in counts["mixture"].items()), soft_wrap=True)

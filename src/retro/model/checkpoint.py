@@ -15,10 +15,11 @@ from retro.model.retro import Retro
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
-def save(model: Retro, path: Path) -> None:
-    """Write weights and config; a file is either whole or not there."""
+def save(model: Retro, path: Path, tensors: dict[str, torch.Tensor] | None = None) -> None:
+    """Write weights and config; a file is either whole or not there. `tensors` are the weights where the model holds only shards."""
     path.mkdir(parents=True, exist_ok=True)
-    save_tensors({name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}, path / WEIGHTS)
+    tensors = model.state_dict() if tensors is None else tensors
+    save_tensors({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path / WEIGHTS)
     write_json(path / CONFIG, to_dict(model.config))
 
 

@@ -17,8 +17,13 @@ class ChunkedCrossAttention(nn.Module):
     neighbour, the first m − 1 among them, get exactly nothing.
     """
 
-    def __init__(self, width: int, memory_width: int, num_heads: int, head_dim: int, positions: bool = True, dropout: float = 0.0) -> None:
+    def __init__(
+        self, width: int, memory_width: int, num_heads: int, head_dim: int, chunk_len: int, first_place: int = 0, positions: bool = True,
+        dropout: float = 0.0,
+    ) -> None:  # fmt: skip
+        """`first_place` is where in [N, F] what is read begins: at the continuation where that alone is read."""
         super().__init__()
+        self.chunk_len, self.first_place = chunk_len, first_place
         self.norm = RMSNorm(width)
         self.attention = RelativeAttention(width, memory_width, num_heads, head_dim, positions, dropout)
 
@@ -30,7 +35,7 @@ class ChunkedCrossAttention(nn.Module):
     ) -> Float[Tensor, "batch seq d_model"]:
         """`is_token` is true at the tokens of real neighbours."""
         num_chunks, num_neighbours, retrieved_len = encoded.shape[1:4]
-        m, seq_len = retrieved_len // 2, x.shape[1]
+        m, seq_len = self.chunk_len, x.shape[1]
         if num_chunks == 0:
             return x
         attention = self.attention
@@ -44,7 +49,7 @@ class ChunkedCrossAttention(nn.Module):
         logits = attention.content_logits(query, key)
         if attention.has_positions:
             # d(i, i') = i − i' + m − 1, the same for every neighbour.
-            distances = falling_distances(m, retrieved_len, m - 1, like=x)
+            distances = falling_distances(m, retrieved_len, m - 1 - self.first_place, like=x)
             positional = shift(attention.distance_logits(query, attention.distance_keys(distances)), retrieved_len)
             logits = (logits.unflatten(-1, (num_neighbours, retrieved_len)) + positional.unsqueeze(-2)).flatten(-2)
         mask = rearrange(is_token, "batch chunk neighbour retrieved -> batch chunk 1 1 (neighbour retrieved)")

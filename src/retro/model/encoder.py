@@ -15,8 +15,9 @@ from retro.model.positions import falling_distances, shift
 class EncoderCrossAttention(nn.Module):
     """The residual operator CA of the encoder: a neighbour attends to the activations of the retrieving chunk."""
 
-    def __init__(self, width: int, memory_width: int, num_heads: int, head_dim: int, positions: bool = True) -> None:
+    def __init__(self, width: int, memory_width: int, num_heads: int, head_dim: int, positions: bool = True, first_place: int = 0) -> None:
         super().__init__()
+        self.first_place = first_place
         self.norm = RMSNorm(width)
         self.attention = RelativeAttention(width, memory_width, num_heads, head_dim, positions)
 
@@ -33,7 +34,8 @@ class EncoderCrossAttention(nn.Module):
         logits = attention.content_logits(query, key)
         if attention.has_positions:
             # d_enc(i', i) = i' − i, the same for every neighbour.
-            by_distance = attention.distance_logits(query, attention.distance_keys(falling_distances(retrieved_len, m, 0, like=x)))
+            distances = falling_distances(retrieved_len, m, self.first_place, like=x)
+            by_distance = attention.distance_logits(query, attention.distance_keys(distances))
             positional = shift(by_distance.unflatten(-2, (num_neighbours, retrieved_len)), m)
             logits = (logits.unflatten(-2, (num_neighbours, retrieved_len)) + positional).flatten(-3, -2)
         output = attention.merge_heads(masked_softmax(logits, is_token[:, :, None, None, :]) @ value)
@@ -41,11 +43,13 @@ class EncoderCrossAttention(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    def __init__(self, config: EncoderConfig, decoder_width: int, conditioned: bool, positions: bool) -> None:
+    def __init__(self, config: EncoderConfig, decoder_width: int, conditioned: bool, positions: bool, first_place: int) -> None:
         super().__init__()
         self.self_attention = SelfAttention(config.d_model, config.num_heads, config.head_dim, causal=False)
         self.cross_attention = (
-            EncoderCrossAttention(config.d_model, decoder_width, config.num_heads, config.head_dim, positions) if conditioned else None
+            EncoderCrossAttention(config.d_model, decoder_width, config.num_heads, config.head_dim, positions, first_place)
+            if conditioned
+            else None
         )
         self.feed_forward = FeedForward(config.d_model, config.ffw_dim)
 
@@ -53,10 +57,10 @@ class EncoderLayer(nn.Module):
 class Encoder(nn.Module):
     """ENCODER of Algorithm 1, for all neighbours of all chunks at once."""
 
-    def __init__(self, config: EncoderConfig, decoder_width: int, positions: bool = True) -> None:
+    def __init__(self, config: EncoderConfig, decoder_width: int, positions: bool = True, first_place: int = 0) -> None:
         super().__init__()
         layers = nn.ModuleList(
-            EncoderLayer(config, decoder_width, number in config.cross_attention_layers, positions)
+            EncoderLayer(config, decoder_width, number in config.cross_attention_layers, positions, first_place)
             for number in range(1, config.num_layers + 1)
         )
         self.layers = cast(Sequence[EncoderLayer], layers)

@@ -34,8 +34,17 @@ def initialise(model: "Retro") -> None:
             nn.init.normal_(module.weight, std=1.0 / math.sqrt(module.in_features * (num_writers if writes else 1)))
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=1.0 / math.sqrt(module.embedding_dim))
-    if config.copying_start and config.uses_retrieval:
+    start_retrieval(model)
+
+
+@torch.no_grad()
+def start_retrieval(model: "Retro") -> None:
+    """What the config asks for of the retrieval weights beyond chance; it depends on the decoder's embedding."""
+    if model.config.copying_start and model.config.uses_retrieval:
         start_copying(model)
+    for layer in model.layers if model.config.quiet_start else ():
+        if layer.cross_attention is not None:
+            layer.cross_attention.attention.out.weight.zero_()
 
 
 @torch.no_grad()

@@ -31,6 +31,9 @@ def _sequence_logits(model: Retro, x: Tensor, ret: Tensor | None, real: Tensor |
     pad, m = config.pad_id, config.chunk_len
     exists = [bool(token != pad) for token in x]
     h = [model.embedding.weight[token] * math.sqrt(config.d_model) for token in x]
+    if ret is not None:
+        # N is at the places 1 … m of [N, F], F at m + 1 … 2 m; what is read keeps its places.
+        ret, before = {"both": (ret, 0), "neighbour": (ret[..., :m], 0), "continuation": (ret[..., m:], m)}[config.retrieved]
     encoded: list[list[list[Tensor]]] = []
     readable: list[list[list[bool]]] = []
     for p in range(1, config.num_layers + 1):
@@ -42,14 +45,14 @@ def _sequence_logits(model: Retro, x: Tensor, ret: Tensor | None, real: Tensor |
                     h_u, exists_u = h[(u - 1) * m : u * m], exists[(u - 1) * m : u * m]
                     is_real = [True] * ret.shape[1] if real is None else [bool(flag) for flag in real[u - 1]]
                     readable.append([[flag and bool(t != pad) for t in ret[u - 1, j]] for j, flag in enumerate(is_real)])
-                    encoded.append([_encode(model, ret[u - 1, j], readable[-1][j], h_u, exists_u) for j in range(ret.shape[1])])
+                    encoded.append([_encode(model, ret[u - 1, j], readable[-1][j], h_u, exists_u, before) for j in range(ret.shape[1])])
             if layer.cross_attention is not None:
-                h = _chunked_cross_attention(layer.cross_attention, h, encoded, readable, m)
+                h = _chunked_cross_attention(layer.cross_attention, h, encoded, readable, m, before)
         h = [_feed_forward(layer.feed_forward, state) for state in h]
     return torch.stack([model.embedding.weight @ _norm(model.norm, state) for state in h])
 
 
-def _encode(model: Retro, neighbour: Tensor, exists: list[bool], h_u: list[Tensor], exists_u: list[bool]) -> list[Tensor]:
+def _encode(model: Retro, neighbour: Tensor, exists: list[bool], h_u: list[Tensor], exists_u: list[bool], before: int) -> list[Tensor]:
     """ENCODER(RET(C_u)^j, H_u)."""
     assert model.encoder is not None
     table = model.embedding if model.encoder_embedding is None else model.encoder_embedding
@@ -59,7 +62,7 @@ def _encode(model: Retro, neighbour: Tensor, exists: list[bool], h_u: list[Tenso
         e = _self_attention(layer.self_attention, e, exists, causal=False)
         if layer.cross_attention is not None:
             condition = [_norm(model.encoder.condition_norm, state) for state in h_u]
-            e = _encoder_cross_attention(layer.cross_attention, e, condition, exists_u)
+            e = _encoder_cross_attention(layer.cross_attention, e, condition, exists_u, before)
         e = [_feed_forward(layer.feed_forward, state) for state in e]
     return [_norm(model.encoder.norm, state) for state in e]
 
@@ -75,20 +78,26 @@ def _self_attention(operator: SelfAttention, h: list[Tensor], exists: list[bool]
     return result
 
 
-def _encoder_cross_attention(operator: EncoderCrossAttention, e: list[Tensor], condition: list[Tensor], exists: list[bool]) -> list[Tensor]:
+def _encoder_cross_attention(
+    operator: EncoderCrossAttention, e: list[Tensor], condition: list[Tensor], exists: list[bool], before: int
+) -> list[Tensor]:
     """CA of the encoder: d_enc(i', i) = i' − i."""
     result = []
-    for i_retrieved in range(1, len(e) + 1):
+    for i_retrieved, state in enumerate(e, start=before + 1):
         keys = [i for i in range(1, len(condition) + 1) if exists[i - 1]]
-        output = _attend(
-            operator.attention, _norm(operator.norm, e[i_retrieved - 1]), [condition[i - 1] for i in keys], [i_retrieved - i for i in keys]
-        )
-        result.append(e[i_retrieved - 1] + output)
+        distances = [i_retrieved - i for i in keys]
+        output = _attend(operator.attention, _norm(operator.norm, state), [condition[i - 1] for i in keys], distances)
+        result.append(state + output)
     return result
 
 
 def _chunked_cross_attention(
-    operator: ChunkedCrossAttention, h: list[Tensor], encoded: list[list[list[Tensor]]], readable: list[list[list[bool]]], m: int
+    operator: ChunkedCrossAttention,
+    h: list[Tensor],
+    encoded: list[list[list[Tensor]]],
+    readable: list[list[list[bool]]],
+    m: int,
+    before: int,
 ) -> list[Tensor]:
     """CCA(H, E)_{u m + i − 1} = CA(h_{u m + i − 1}, E_u) with d(i, i') = i − i' + m − 1; elsewhere the identity."""
     result = list(h)
@@ -99,7 +108,7 @@ def _chunked_cross_attention(
                 continue
             memory, distances = [], []
             for neighbour, flags in zip(encoded[u - 1], readable[u - 1], strict=True):
-                for i_retrieved, (state, flag) in enumerate(zip(neighbour, flags, strict=True), start=1):
+                for i_retrieved, (state, flag) in enumerate(zip(neighbour, flags, strict=True), start=before + 1):
                     if flag:
                         memory.append(state)
                         distances.append(i - i_retrieved + m - 1)

@@ -28,6 +28,8 @@ class DecoderLayer(nn.Module):
                 config.encoder.d_model,
                 config.num_heads,
                 config.head_dim,
+                config.chunk_len,
+                config.read_places.start,
                 config.cross_attention_positions,
                 config.dropout,
             )
@@ -52,7 +54,7 @@ class Retro(nn.Module):
         self.encoder_embedding: nn.Embedding | None = None
         self.encoder: Encoder | None = None
         if config.uses_retrieval:
-            self.encoder = Encoder(config.encoder, config.d_model, config.cross_attention_positions)
+            self.encoder = Encoder(config.encoder, config.d_model, config.cross_attention_positions, config.read_places.start)
             if not config.share_embeddings:
                 self.encoder_embedding = nn.Embedding(config.vocab_size, config.encoder.d_model)
         initialise(self)
@@ -116,6 +118,7 @@ class Retro(nn.Module):
             raise DataError(f"neighbours have (batch, complete chunks, retrieved length) {found}; expected {expected}")
         if neighbours.numel() == 0:
             return None
+        neighbours = neighbours[..., self.config.read_places]
         is_token = neighbours != self.config.pad_id
         return neighbours, is_token if mask is None else is_token & mask[..., None]
 

@@ -1,7 +1,9 @@
 """Training batches: documents packed on the chunk grid, each with the neighbours of its chunks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,6 +25,33 @@ class Batch:
     targets: Int[Tensor, "batch seq"]
     neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None
     neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None
+
+    def inputs(self, device: torch.device) -> list[Tensor | None]:
+        """The four tensors, where the model is."""
+        tensors = (self.tokens, self.targets, self.neighbours, self.neighbour_mask)
+        return [None if tensor is None else tensor.to(device, non_blocking=True) for tensor in tensors]
+
+    def parts(self, number: int) -> Iterator["Batch"]:
+        """The batch cut into equal parts along its sequences."""
+        tensors = (self.tokens, self.targets, self.neighbours, self.neighbour_mask)
+        for pieces in zip(*([None] * number if tensor is None else tensor.chunk(number) for tensor in tensors), strict=True):
+            yield Batch(*pieces)
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """What training needs of its data: batch number i, and nothing remembered between two of them."""
+
+    mixture: Mixture | None
+    """The sources that sequences are drawn from by weight, if they are."""
+
+    def rows(self, number: int, start: int, stop: int) -> Batch:
+        """Some of the sequences of batch `number`: what one of several processes needs of it."""
+        ...
+
+    def documents(self, number: int) -> list[str]:
+        """Ids of the documents in batch `number`."""
+        ...
 
 
 class PackedBatches:
@@ -55,15 +84,25 @@ class PackedBatches:
         self.sequences_per_epoch = -(-len(self.table) // self.chunks_per_sequence)
         self.neighbours, self.k = neighbours, k
         self.hashes = content_hashes(store)
-        self._epoch, self._order = -1, np.zeros((0, 0), dtype=np.int64)
+        self.ids = [document["id"] for document in store.documents]
+        self._shuffled = lru_cache(maxsize=2)(self._shuffle)  # two threads may ask for two epochs
         self._by_source = self._pack_by_source(store, mixture or {})
         sizes = {source: len(rows) for source, rows in self._by_source.items()}
         self.mixture = Mixture(mixture, sizes, seed) if mixture else None
 
     def __getitem__(self, number: int) -> Batch:
+        return self.rows(number, 0, self.batch_size)
+
+    def rows(self, number: int, start: int, stop: int) -> Batch:
+        return self._make(self._sequences(number, start, stop))
+
+    def documents(self, number: int) -> list[str]:
+        chunks = self._sequences(number, 0, self.batch_size)
+        return [self.ids[document] for document in np.unique(self.table.documents[chunks[chunks >= 0]])]
+
+    def _sequences(self, number: int, start: int, stop: int) -> np.ndarray:
         first = number * self.batch_size
-        sequences = [self._sequence(index) for index in range(first, first + self.batch_size)]
-        return self._make(np.stack(sequences))
+        return np.stack([self._sequence(index) for index in range(first + start, first + stop)])
 
     def _sequence(self, index: int) -> np.ndarray:
         """The chunks of a sequence; −1 fills the end of an epoch, or of a source."""
@@ -72,9 +111,7 @@ class PackedBatches:
             row: np.ndarray = self._by_source[draw.source][draw.document]
             return row
         epoch, position = divmod(index, self.sequences_per_epoch)
-        if epoch != self._epoch:
-            self._epoch, self._order = epoch, self._shuffle(epoch)
-        sequence: np.ndarray = self._order[position]
+        sequence: np.ndarray = self._shuffled(epoch)[position]
         return sequence
 
     def _shuffle(self, epoch: int) -> np.ndarray:

@@ -1,28 +1,59 @@
-"""Metrics of a run as JSON lines, one object for each report."""
+"""Metrics of a run as JSON lines, one object for each report, and for TensorBoard where that is asked for."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+from retro.artifacts import atomic_write
+from retro.errors import MissingExtraError
+
 METRICS = "metrics.jsonl"
+TENSORBOARD = "tensorboard"
+
+Value = int | float | str | dict[str, float]
 
 
 class MetricsLog:
     """Appends to the file; when a run resumes, reports after its checkpoint are dropped, as they will be made again."""
 
-    def __init__(self, path: Path, first_step: int) -> None:
-        self.path = path
-        kept = [row for row in read_metrics(path) if row["step"] <= first_step] if path.exists() else []
-        path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    def __init__(self, folder: Path, first_step: int, tensorboard: bool = False) -> None:
+        self.path = folder / METRICS
+        kept = [row for row in read_metrics(self.path) if row["step"] <= first_step] if self.path.exists() else []
+        with atomic_write(self.path) as file:
+            file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept).encode())
+        self._writer = _summary_writer(folder / TENSORBOARD, first_step) if tensorboard else None
 
-    def add(self, step: int, **values: int | float) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps({"step": step, **values}) + "\n")
+    def add(self, step: int, **values: Value) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **values}, ensure_ascii=False) + "\n")
+        for name, value in values.items() if self._writer else ():
+            _show(self._writer, step, name, value)
+
+    def close(self) -> None:
+        if self._writer:
+            self._writer.close()
+
+
+def _show(writer: Any, step: int, name: str, value: Value) -> None:
+    if isinstance(value, str):
+        writer.add_text(name, value, step)
+    else:
+        for key, item in ({f"{name}/{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}).items():
+            writer.add_scalar(key, item, step)
+
+
+def _summary_writer(folder: Path, first_step: int) -> Any:
+    """tensorboardX writes the event files and brings little; looking at them takes TensorBoard itself."""
+    try:
+        import tensorboardX
+    except ImportError:
+        raise MissingExtraError("tensorboardX", "tensorboard") from None
+    return tensorboardX.SummaryWriter(str(folder), purge_step=first_step + 1)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The reports of a run; a last line that was cut off by a kill is left out."""
-    lines = path.read_text().split("\n")[:-1]
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     return [json.loads(line) for line in lines]
 
 

@@ -1,0 +1,37 @@
+"""retro fit"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from retro.cli.console import RichNarrator, parse, recipe_of
+from retro.cli.train import tell
+from retro.config import FitConfig, TrainingConfig
+
+
+@dataclass(frozen=True)
+class Options:
+    """RETROfit a trained baseline: add retrieval to it and train that alone. Run again, it goes on from the last checkpoint."""
+
+    work: Annotated[Path, tyro.conf.Positional]
+    """The workspace."""
+    fit: FitConfig
+    training: Annotated[TrainingConfig, tyro.conf.arg(name="")]
+    baseline: str = "baseline"
+    """A run of the workspace, or the folder of a model with the same tokenizer."""
+    recipe: str = "tiny"
+    """The recipe that gives the defaults."""
+    name: str = "retrofit"
+    """The run's name."""
+
+
+def main(arguments: list[str]) -> None:
+    run = recipe_of(arguments)
+    options = parse(Options, arguments, "fit", Options(work=tyro.MISSING, fit=FitConfig.of(run.model), training=run.training))
+    from retro.workspace import Workspace
+
+    with RichNarrator().training(f"Fitting {options.name}") as told:
+        _, artifact = Workspace(options.work).fit(options.name, options.baseline, options.fit, options.training, told)
+    tell(artifact)

@@ -1,0 +1,20 @@
+"""RETROfitting: retrieval for a baseline that is already trained, whose weights stay as they are."""
+
+from retro.config import FitConfig
+from retro.model.initialisation import start_retrieval
+from retro.model.retro import Retro
+
+
+def retrofit(baseline: Retro, fit: FitConfig) -> Retro:
+    """The baseline with fresh chunked cross-attention and encoder, the only weights that a run will train.
+
+    Without neighbours its logits are the baseline's, bit for bit and for ever. As nothing below the first cross-attention is
+    trained, no gradient is computed there either.
+    """
+    model = Retro(fit.apply(baseline.config))
+    model.load_state_dict(baseline.state_dict(), strict=False)
+    start_retrieval(model)  # again, now that the embedding is the trained one
+    frozen = set(baseline.state_dict())
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    return model

@@ -1,0 +1,125 @@
+"""Checkpoints of a run: trained weights and moments as safetensors, sharded over the processes that write them.
+
+`torch.distributed.checkpoint` cuts and joins the shards, so that a run may go on with another number of processes. The schedule, the
+place in the data and the random numbers are functions of the seed and the step, and need no more than the step.
+"""
+
+import json
+import logging
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from retro.artifacts import write_json
+from retro.errors import ArtifactError
+from retro.training.distributed import World
+
+STATE = "state.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint: its folder, the steps done, and the validation loss then, if one was measured."""
+
+    path: Path
+    step: int
+    validation: float | None
+
+
+class Checkpoints:
+    """The checkpoints below one folder: the last few, and the best by validation loss."""
+
+    def __init__(self, folder: Path, keep: int, world: World) -> None:
+        self.folder, self.keep, self.world = folder, keep, world
+
+    def kept(self) -> list[Checkpoint]:
+        """All whole checkpoints, oldest first."""
+        return [_read_state(path) for path in sorted(self.folder.glob(f"step-*/{STATE}"))]
+
+    def best(self) -> Checkpoint | None:
+        measured = [entry for entry in self.kept() if entry.validation is not None]
+        return min(measured, key=lambda entry: (entry.validation, entry.step), default=None)
+
+    def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, validation: float | None) -> None:
+        """Write a checkpoint; `state.json` comes last and makes it whole."""
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+        from torch.distributed.checkpoint.state_dict_saver import save
+
+        path = self.folder / f"step-{step:09d}"
+        if self.world.leads:
+            shutil.rmtree(path, ignore_errors=True)  # what a kill left of an earlier attempt, perhaps by more processes
+            path.mkdir(parents=True)
+        self.world.wait()
+        with _alone_or_not(path):
+            writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
+            save(training_tensors(model, optimizer), storage_writer=writer, no_dist=self.world.size == 1)
+        self.world.wait()
+        if self.world.leads:
+            write_json(path / STATE, {"step": step, "validation": validation})
+            self._prune()
+        self.world.wait()
+
+    def _prune(self) -> None:
+        best = self.best()
+        for entry in self.kept()[: -self.keep]:
+            if best is None or entry.step != best.step:
+                (entry.path / STATE).unlink()
+                shutil.rmtree(entry.path)
+
+    def load(self, entry: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Read a checkpoint into a model and an optimizer of the same shape, sharded in any way."""
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+        from torch.distributed.checkpoint.state_dict_loader import load
+
+        with _alone_or_not(entry.path), torch.no_grad():
+            reader = HuggingFaceStorageReader(str(entry.path))
+            load(training_tensors(model, optimizer), storage_reader=reader, no_dist=self.world.size == 1)
+
+
+def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What a step changes: the trained weights and their moments, by name. Frozen weights are not among them."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            if parameter not in optimizer.state:
+                optimizer.state[parameter] = _no_moments(parameter)
+            moments = optimizer.state[parameter]
+            tensors |= {f"model/{name}": parameter.detach()} | {f"{key}/{name}": value for key, value in moments.items()}
+    return tensors
+
+
+def _no_moments(parameter: Tensor) -> dict[str, Tensor]:
+    """AdamW's state before its first step."""
+    step = torch.zeros((), device=parameter.device if parameter.is_cuda else None)
+    return {"step": step, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+
+
+def _read_state(path: Path) -> Checkpoint:
+    try:
+        state = json.loads(path.read_text())
+        return Checkpoint(path.parent, state["step"], state["validation"])
+    except (json.JSONDecodeError, KeyError):
+        raise ArtifactError(f"{path} is not readable; expected the step of a checkpoint; remove {path.parent} and run again") from None
+
+
+@contextmanager
+def _alone_or_not(path: Path) -> Iterator[None]:
+    """Without torch's log of every tensor and its warning that a process is alone, and with one line for what cannot be read or written."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    logging.getLogger("c10d-NullHandler-dcp_logger").setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        try:
+            yield
+        except CheckpointException as error:
+            cause = next(iter(error.failures.values()))[0]
+            if isinstance(cause, OSError | KeyboardInterrupt):
+                raise cause from None
+            raise ArtifactError(f"{path} is not a whole checkpoint of this run ({cause}); remove that folder and run again") from None

@@ -1,0 +1,107 @@
+"""The processes of a run. Alone by default; under `torchrun` the weights, gradients and moments are sharded over all (FSDP2, the paper's ZeRO)."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from retro.artifacts import Artifact, Stage, open_artifact, run_stage
+from retro.config import TrainingConfig
+from retro.errors import ConfigError
+from retro.training.recomputation import operators
+
+PATIENCE = timedelta(hours=1)
+"""How long processes wait for each other, a checkpoint's writing included."""
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among those of the run. Process 0 alone writes what is not sharded."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def share(self, config: TrainingConfig) -> tuple[int, int]:
+        """The rows of every batch that are this process's."""
+        if config.batch_size % (self.size * config.accumulate):
+            raise ConfigError(
+                f"batch_size is {config.batch_size}; expected a multiple of processes times accumulate, {self.size} · {config.accumulate}"
+            )
+        rows = config.batch_size // self.size
+        return self.rank * rows, (self.rank + 1) * rows
+
+    def sum(self, *values: int | float) -> list[float]:
+        """Each value summed over the processes."""
+        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+        if self.size > 1:
+            distributed.all_reduce(total)
+        summed: list[float] = total.tolist()
+        return summed
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        if self.size > 1:
+            distributed.barrier()
+
+    def shard(self, module: nn.Module) -> None:
+        """Spread the parameters of each operator, and of what is left of the module, over the processes."""
+        if self.size > 1:
+            from torch.distributed.fsdp import fully_shard
+
+            for part in (*operators(module), module):
+                fully_shard(part, reshard_after_forward=True)  # so that only shards are ever seen between two steps
+
+    def run_stage(
+        self, path: Path, kind: str, config: dict[str, Any], inputs: dict[str, str], work: Callable[[Stage], None], command: str
+    ) -> Artifact:
+        """`artifacts.run_stage` with everyone at work: process 0 writes plan and manifest, the others join it in between."""
+        finished = path.exists()
+        self.wait()  # nobody makes the folder before everybody has looked
+
+        def together(stage: Stage) -> None:
+            self.wait()  # the plan is accepted
+            work(stage)
+            self.wait()  # nothing is written any more
+
+        if finished or self.leads:
+            artifact = run_stage(path, kind, config, inputs, together, command)
+        else:
+            together(Stage(path.with_name(path.name + ".partial")))
+        self.wait()
+        return artifact if self.leads else open_artifact(path, kind, command)
+
+
+@contextmanager
+def join() -> Iterator[World]:
+    """The processes that torchrun started, or this one alone."""
+    size, place = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", place) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    if size == 1:
+        yield World(0, 1, device)
+        return
+    distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
+    try:
+        yield World(distributed.get_rank(), size, device)
+    finally:
+        distributed.destroy_process_group()
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor itself, gathered from all processes where it is sharded; all of them must ask."""
+    from torch.distributed.tensor import DTensor
+
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,22 @@
+"""Which numbers the matrix products of a step are computed in."""
+
+import torch
+
+from retro.errors import ConfigError
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device computes bfloat16 products in hardware; where it only emulates them they are far slower than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and any(torch.cpu.get_capabilities().get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+
+
+def product_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """The type for a `precision` of the config; weights, sums and the optimiser stay in float32."""
+    if precision == "bfloat16" and not has_bfloat16(device):
+        raise ConfigError(
+            f"precision is bfloat16, which this {device.type} only emulates; expected a GPU with bfloat16 or a CPU with avx512_bf16 or AMX; "
+            "use: --precision float32"
+        )
+    return torch.bfloat16 if precision != "float32" and has_bfloat16(device) else torch.float32
