@@ -127,7 +127,11 @@ class Workspace(CorpusWorkspace):
         retriever = Retriever(self.datastore())
 
         def sample(model: Retro) -> str:
-            tokens = Sampler(model, retriever, num_neighbours or config.num_neighbours).generate(config.sample_prompt, max_tokens=config.sample_tokens).tokens
+            tokens = (
+                Sampler(model, retriever, num_neighbours or config.num_neighbours)
+                .generate(config.sample_prompt, max_tokens=config.sample_tokens)
+                .tokens
+            )
             return retriever.tokenizer.decode(tokens)
 
         return sample

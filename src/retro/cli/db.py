@@ -157,7 +157,11 @@ def info(options: Info) -> None:
     datastore = opened(options.place)
     about = describe(datastore)
     print_table(str(datastore.path), ["", "value"], [[name, value] for name, value in about.facts])
-    print_table("segments", ["segment", *about.segment_headings], about.segments)
+    print_table(
+        "segments; recall@10, ms of one query and queries a second as measured when built",
+        ["name", *about.segment_headings],
+        about.segments,
+    )
     print_table("by source", ["source", "documents", "tokens", "bytes"], about.sources)
     print_table("last versions", ["version", "action", "documents"], about.versions[-10:])
     if options.documents:

@@ -41,7 +41,7 @@ def describe(datastore: Datastore) -> Description:
     ]
     return Description(
         facts=facts,
-        segment_headings=["documents", "keys", "without text", "index", "recall@10", "ms a query", "queries/s", "MB"],
+        segment_headings=["documents", "keys", "blank", "index", "recall", "ms", "a second", "MB"],
         segments=[_segment_row(row.name, row.report, _size(folder / row.name)) for row in rows],
         sources=[[source, f"{count:,}", f"{num_tokens:,}", f"{num_bytes:,}"] for source, count, num_tokens, num_bytes in by_source],
         versions=[[str(version.number), version.action, f"{version.documents:,}"] for version in versions],

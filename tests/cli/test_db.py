@@ -1,0 +1,54 @@
+"""retro db as a user types it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from retro.cli.main import main
+from retro.workspace import Workspace
+
+
+@pytest.fixture
+def place(workspace: Workspace, tmp_path: Path) -> Path:
+    shutil.copytree(workspace.datastore_path, tmp_path / "work" / "datastore")
+    return tmp_path / "work"
+
+
+def test_a_datastore_s_life(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    note = tmp_path / "note.txt"
+    note.write_text("Zebras permit anyone to use this meadow without any warranty.")
+
+    def run(*arguments: str) -> str:
+        assert main(["db", *arguments]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    assert "version 2, 1 documents added" in run("add", str(place), str(note))
+    assert "note.txt" in run("search", str(place), note.read_text(), "--k", "200")
+    assert "note.txt" not in run("search", str(place), note.read_text(), "--k", "200", "--exclude", "note.txt")
+    told = run("info", str(place), "--documents")
+    for expected in ("recall", "bytes a token", "note.txt", "exact", "add", "build"):
+        assert expected in told
+    assert "1 documents deleted" in run("delete", str(place), "--id", "note.txt")
+    assert "deleted ones to compact" in run("info", str(place))
+    assert "version 4" in run("compact", str(place))
+    assert "is sound at version 4" in run("verify", str(place / "datastore"), "--sample", "5")
+    assert "note.txt" not in run("search", str(place), note.read_text(), "--k", "200")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["delete", "{place}", "--id", "nobody"], "no document of the datastore has the id 'nobody'"),
+        (["delete", "{place}"], "nothing was named to delete"),
+        (["search", "{place}", "words", "--k", "0"], "k is 0"),
+        (["search", "{place}", "words", "--source", "elsewhere"], "has the source 'elsewhere'"),
+        (["add", "{place}", "{place}/nothing.txt"], "nothing.txt"),
+        (["info", "{place}/nothing"], "is no finished datastore"),
+    ],
+)
+def test_bad_input_is_one_line(place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
+    assert main(["db", *(argument.format(place=place) for argument in arguments)]) == 1
+    error = capsys.readouterr().err
+    assert expected in error
+    assert error.count("\n") == 1
