@@ -36,3 +36,7 @@ def main(arguments: list[str]) -> None:
         for mode, value in evaluation.results["modes"].items()
     ]
     print_table(f"{options.name} on {options.split}", ["retrieval", "bits per byte", "95 % interval"], rows)
+    sources = evaluation.results["sources"]
+    if len(sources) > 1:
+        rows = [[source, *(f"{modes[mode]['estimate']:.4f}" for mode in evaluation.modes)] for source, modes in sources.items()]
+        print_table("bits per byte by source", ["source", *evaluation.modes], rows)

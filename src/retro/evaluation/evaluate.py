@@ -11,7 +11,7 @@ import numpy as np
 from retro.artifacts import Artifact, Stage, open_artifact, run_stage
 from retro.config import EvaluationConfig, to_dict
 from retro.evaluation.bits_per_byte import Scores, chunk_bytes, score
-from retro.evaluation.intervals import bootstrap_ratio
+from retro.evaluation.intervals import Interval, bootstrap_ratio
 from retro.evaluation.leakage import chunk_overlaps, filtered_bits_per_byte
 from retro.model.retro import Retro
 from retro.retrieval.neighbours import Neighbours
@@ -48,6 +48,10 @@ class Evaluation:
         value: float = self.results["modes"][mode]["estimate"]
         return value
 
+    def by_source(self, mode: str) -> dict[str, Interval]:
+        """Bits per byte of every source."""
+        return {source: Interval(**modes[mode]) for source, modes in self.results["sources"].items()}
+
     def document_bits(self, mode: str) -> np.ndarray:
         return self.arrays[f"documents/{mode}"]
 
@@ -81,11 +85,15 @@ def evaluate(
         overlaps = chunk_overlaps(neighbours, config.leakage_neighbours)
         num_bytes = chunk_bytes(table, neighbours.datastore.tokenizer)
         arrays = {"overlaps": overlaps, "num_bytes": num_bytes, "document_bytes": store.num_bytes}
-        results: dict[str, Any] = {"modes": {}, "filtered": {}}
+        sources = np.array([document["source"] for document in store.documents])
+        results: dict[str, Any] = {"modes": {}, "filtered": {}, "sources": {source: {} for source in sorted(set(sources.tolist()))}}
         for mode, scored in scores.items():
             arrays[f"documents/{mode}"], arrays[f"chunks/{mode}"] = scored.by_document(), scored.by_chunk(table)
             results["modes"][mode] = asdict(bootstrap_ratio(scored.by_document(), store.num_bytes))
             results["filtered"][mode] = [asdict(entry) for entry in filtered_bits_per_byte(scored.by_chunk(table), num_bytes, overlaps)]
+            for source, by_mode in results["sources"].items():
+                own = sources == source
+                by_mode[mode] = asdict(bootstrap_ratio(scored.by_document()[own], store.num_bytes[own]))
             stage.file(f"{mode}.npy").unlink()
         with stage.write("scores.npz") as file:
             np.savez(file, allow_pickle=False, **arrays)
