@@ -3,7 +3,7 @@
 import runpy
 from pathlib import Path
 
-BENCHMARKS = ("training_step", "decontamination", "ingest")
+BENCHMARKS = ("training_step", "sampling", "decontamination", "ingest")
 
 
 def main() -> None:

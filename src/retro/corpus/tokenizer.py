@@ -28,6 +28,7 @@ class Tokenizer:
     def __init__(self, model: bytes) -> None:
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocab_size: int = self._processor.vocab_size()
+        self.pad_id, self.end_id = PAD_ID, END_ID
         self.dtype = np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
         """The smallest numbers that hold every token."""
         self.fingerprint = make_fingerprint("sentencepiece", model.hex())

@@ -25,7 +25,12 @@ class Retriever:
     def chunk_len(self) -> int:
         return self.datastore.config.chunk_len
 
-    def __call__(self, chunk: np.ndarray) -> list[Neighbour]:
-        """The nearest neighbours of a chunk; none if it is blank."""
-        text = self.tokenizer.decode(chunk.tolist())
-        return self.datastore.search([text], self.num_neighbours, self.exclude)[0] if text.strip() else []
+    def search(
+        self, chunks: Sequence[np.ndarray], k: int, sources: Sequence[str] = (), exclude: Sequence[str] = ()
+    ) -> list[list[Neighbour]]:
+        """At most k neighbours of each chunk, nearest first; none for a blank one."""
+        if sources:
+            raise ConfigError(f"this datastore cannot search by source, but {list(sources)} was asked for; expected no sources")
+        texts = [self.tokenizer.decode(chunk.tolist()) for chunk in chunks]
+        found = iter(self.datastore.search([text for text in texts if text.strip()], k, (*self.exclude, *exclude)))
+        return [next(found) if text.strip() else [] for text in texts]
