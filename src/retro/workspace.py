@@ -12,6 +12,7 @@ import torch
 
 from retro.artifacts import MANIFEST, Artifact, Progress, file_checksum, open_artifact
 from retro.config import DatastoreConfig, EvaluationConfig, FitConfig, ModelConfig, TrainingConfig
+from retro.corpus.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.corpus.workspace import CorpusWorkspace
 from retro.errors import ArtifactError, ConfigError
@@ -26,6 +27,7 @@ from retro.retrieval.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours, find_neighbours
 from retro.retrieval.retriever import Retriever
 from retro.sampling.sampler import Sampler
+from retro.sampling.search import Passages
 from retro.training.batches import PackedBatches
 from retro.training.trainer import Report, train
 
@@ -124,14 +126,10 @@ class Workspace(CorpusWorkspace):
     def _sampling(self, config: TrainingConfig, num_neighbours: int) -> Callable[[Retro], str] | None:
         if not config.sample_every:
             return None
-        retriever = Retriever(self.datastore())
+        retriever = Retriever(self.datastore(), num_neighbours or config.num_neighbours)
 
         def sample(model: Retro) -> str:
-            tokens = (
-                Sampler(model, retriever, num_neighbours or config.num_neighbours)
-                .generate(config.sample_prompt, max_tokens=config.sample_tokens)
-                .tokens
-            )
+            tokens = Sampler(model, retriever).generate(config.sample_prompt, max_tokens=config.sample_tokens).tokens
             return retriever.tokenizer.decode(tokens)
 
         return sample
@@ -151,6 +149,18 @@ class Workspace(CorpusWorkspace):
         model, artifact = self.model(name)
         return evaluate(model, artifact.fingerprint, self.neighbours(split), self.evaluation_path(name, split), config, progress)
 
-    def sampler(self, name: str, num_neighbours: int = 2, exclude: Sequence[str] = ()) -> Sampler:
+    def sampler(
+        self,
+        name: str,
+        num_neighbours: int = 2,
+        retrieval: bool = True,
+        passages: Sequence[str] = (),
+        window: int = 0,
+    ) -> Sampler:
+        """A sampler of a run, with the datastore or given passages behind it; a baseline needs neither."""
         model, _ = self.model(name)
-        return Sampler(model, Retriever(self.datastore()), num_neighbours, exclude)
+        tokenizer = Tokenizer.open(self.tokenizer_path)
+        if not retrieval or not model.config.uses_retrieval:
+            return Sampler(model, tokenizer=tokenizer, window=window)
+        given = Passages(passages, tokenizer, model.config.chunk_len) if passages else None
+        return Sampler(model, given or Retriever(self.datastore(), num_neighbours), window=window)

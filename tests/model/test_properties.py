@@ -103,12 +103,12 @@ def test_padding_of_a_neighbour_changes_nothing() -> None:
     model = small_model(cross_attention_layers=(1,))
     tokens, neighbours, _ = random_inputs(model.config, batch=1, seq_len=4, k=1)
     neighbours[..., 3:] = model.config.pad_id
-    captured = model._encode(neighbours, neighbours != 0, embed(model.embedding, tokens), tokens != 0)
+    captured = model.encode(neighbours, neighbours != 0, embed(model.embedding, tokens), tokens != 0)
     with torch.no_grad():
         table = model.encoder_embedding
         assert table is not None
         table.weight[model.config.pad_id] += 1.0
-    again = model._encode(neighbours, neighbours != 0, embed(model.embedding, tokens), tokens != 0)
+    again = model.encode(neighbours, neighbours != 0, embed(model.embedding, tokens), tokens != 0)
     assert torch.equal(captured[..., :3, :], again[..., :3, :])
 
 

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
@@ -23,6 +24,7 @@ from rich.table import Table
 
 from retro import recipes
 from retro.config import RunConfig
+from retro.errors import DataError
 
 CONSOLE = Console(quiet=os.environ.get("RANK", "0") != "0")  # of torchrun's processes the first alone speaks
 Options = TypeVar("Options")
@@ -115,4 +117,19 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str
 
 def read_argument(text: str) -> str:
     """The text itself, or standard input for `-`."""
-    return sys.stdin.read() if text == "-" else text
+    if text != "-":
+        return text
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise DataError(f"standard input is not UTF-8 (byte {error.start}); expected text") from None
+
+
+def read_text(path: Path) -> str:
+    """A file's text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        raise DataError(f"{path} is no file; expected one with text") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 (byte {error.start}); expected text") from None

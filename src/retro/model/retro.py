@@ -87,7 +87,7 @@ class Retro(nn.Module):
             x = layer.self_attention(x, is_token)
             if retrieved is not None and layer.cross_attention is not None:
                 if encoded is None:
-                    encoded = self._encode(*retrieved, x, is_token)
+                    encoded = self.encode(*retrieved, x, is_token)
                 x = layer.cross_attention(x, encoded, retrieved[1])
             x = layer.feed_forward(x)
         normed: Tensor = self.norm(x)
@@ -97,7 +97,8 @@ class Retro(nn.Module):
         """Logits; the output matrix is the input embedding."""
         return F.linear(hidden, self.embedding.weight)
 
-    def _encode(self, neighbours: Tensor, is_neighbour_token: Tensor, x: Tensor, is_token: Tensor) -> Tensor:
+    def encode(self, neighbours: Tensor, is_neighbour_token: Tensor, x: Tensor, is_token: Tensor) -> Tensor:
+        """The encoded neighbours of complete chunks; `x` are the activations at layer min(P) after self-attention."""
         assert self.encoder is not None
         m, num_chunks = self.config.chunk_len, neighbours.shape[1]
         chunks = rearrange(x[:, : num_chunks * m], "batch (chunk m) d -> batch chunk m d", m=m)

@@ -5,14 +5,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from retro.corpus.tokenizer import Tokenizer
+from retro.errors import ConfigError
 from retro.retrieval.datastore import Datastore, Neighbour
 
 
 class Retriever:
     """Searches a datastore for chunks of tokens, or for texts."""
 
-    def __init__(self, datastore: Datastore) -> None:
-        self.datastore = datastore
+    def __init__(self, datastore: Datastore, num_neighbours: int = 2) -> None:
+        if num_neighbours < 1:
+            raise ConfigError(f"num_neighbours is {num_neighbours}; expected at least 1; switch retrieval off instead")
+        self.datastore, self.num_neighbours = datastore, num_neighbours
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -23,11 +26,12 @@ class Retriever:
         return self.datastore.chunk_len
 
     def search(
-        self, chunks: Sequence[np.ndarray | str], k: int = 2, sources: Sequence[str] = (), exclude: Sequence[str] = ()
+        self, chunks: Sequence[np.ndarray | str], k: int | None = None, sources: Sequence[str] = (), exclude: Sequence[str] = ()
     ) -> list[list[Neighbour]]:
         """The k nearest neighbours of each chunk, given as tokens or as text; fewer if there are no more, none for a blank one.
 
+        Where no k is given it is the retriever's own.
         Only documents of the given sources are found, if any are given, and none whose id is excluded.
         """
         texts = [chunk if isinstance(chunk, str) else self.tokenizer.decode(chunk.tolist()) for chunk in chunks]
-        return self.datastore.search(texts, k, sources, exclude)
+        return self.datastore.search(texts, self.num_neighbours if k is None else k, sources, exclude)

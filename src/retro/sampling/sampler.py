@@ -1,114 +1,116 @@
-"""The sampler: one token at a time, neighbours for each chunk as it is completed."""
+"""The sampler: texts continued by a model that retrieves at each chunk's end."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
-import numpy as np
-import torch
-
+from retro.corpus.tokenizer import Tokenizer
 from retro.errors import ConfigError, DataError
 from retro.model.retro import Retro
-from retro.retrieval.datastore import Neighbour
-from retro.retrieval.retriever import Retriever
+from retro.sampling.batch import Batch
 from retro.sampling.choice import Choice
+from retro.sampling.growing import Growing
+from retro.sampling.sample import Sample, Token
+from retro.sampling.search import Retrieval, Searcher
 
-
-@dataclass
-class Sample:
-    """The tokens of a prompt and its continuation, and the neighbours that each complete chunk retrieved."""
-
-    tokens: list[int]
-    prompt_len: int
-    chunk_len: int
-    neighbours: list[list[Neighbour]] = field(default_factory=list)
-
-    @property
-    def continuation(self) -> list[int]:
-        return self.tokens[self.prompt_len :]
-
-    def chunks(self) -> list[list[int]]:
-        """The tokens in chunks; the last may be incomplete."""
-        return [self.tokens[start : start + self.chunk_len] for start in range(0, len(self.tokens), self.chunk_len)]
-
-
-@dataclass(frozen=True)
-class Token:
-    """A sampled token, and the neighbours of the chunk that it completed, if it completed one."""
-
-    id: int
-    text: str
-    neighbours: list[Neighbour] | None = None
+__all__ = ["Sample", "Sampler", "Token"]
 
 
 class Sampler:
-    """Continues texts with a model; with a retriever it is RETRO[ON], without it RETRO[OFF] or a baseline."""
+    """Continues texts with a model; with a retriever it is RETRO[ON], without one RETRO[OFF] or a baseline.
 
-    def __init__(self, model: Retro, retriever: Retriever, num_neighbours: int = 2, exclude: Sequence[str] = ()) -> None:
-        if retriever.chunk_len != model.config.chunk_len:
+    Without a retriever it needs the tokenizer. With a `window` self-attention sees that many last tokens only: memory and time a
+    token stay bounded, and the result is that of the whole past as long as the window covers it.
+    """
+
+    def __init__(self, model: Retro, retriever: Searcher | None = None, tokenizer: Tokenizer | None = None, window: int = 0) -> None:
+        tokenizer = tokenizer or (retriever.tokenizer if retriever else None)
+        if tokenizer is None:
+            raise ConfigError("neither a retriever nor a tokenizer was given; expected one of them")
+        if retriever is not None and retriever.chunk_len != model.config.chunk_len:
             raise ConfigError(f"the datastore's chunks have {retriever.chunk_len} tokens; expected the model's {model.config.chunk_len}")
-        if retriever.tokenizer.vocab_size != model.config.vocab_size:
-            raise ConfigError(
-                f"the datastore's tokenizer knows {retriever.tokenizer.vocab_size} tokens; expected the model's {model.config.vocab_size}"
-            )
-        self.model, self.retriever, self.num_neighbours, self.exclude = model.eval(), retriever, num_neighbours, exclude
+        if tokenizer.vocab_size != model.config.vocab_size:
+            raise ConfigError(f"the tokenizer knows {tokenizer.vocab_size} tokens; expected the model's {model.config.vocab_size}")
+        self.model, self.tokenizer, self.window = model.eval(), tokenizer, window
+        self.retriever = retriever
 
-    def generate(self, prompt: str, max_tokens: int = 128, choice: Choice | None = None, seed: int = 0, retrieval: bool = True) -> Sample:
+    def generate(
+        self,
+        prompt: str,
+        max_tokens: int = 128,
+        choice: Choice | None = None,
+        seed: int = 0,
+        retrieval: bool | Retrieval = True,
+        log_probs: bool = False,
+    ) -> Sample:
         """The whole sample at once."""
-        sample = self._begin(prompt)
-        for _ in self._continue(sample, max_tokens, choice or Choice(), seed, retrieval):
+        return self.generate_all([prompt], max_tokens, choice, seed, retrieval, log_probs)[0][0]
+
+    def generate_all(
+        self,
+        prompts: Sequence[str],
+        max_tokens: int = 128,
+        choice: Choice | None = None,
+        seed: int = 0,
+        retrieval: bool | Retrieval = True,
+        log_probs: bool = False,
+        samples: int = 1,
+    ) -> list[list[Sample]]:
+        """Several samples of each prompt, all in one batch. The first of each prompt is what `generate` gives."""
+        batch = self._begin(prompts, max_tokens, choice or Choice(), seed, retrieval, log_probs, samples)
+        for _ in batch.run() if batch.groups else ():
             pass
-        return sample
+        return [[sequence.sample for sequence in group] for group in batch.groups]
 
     def stream(
-        self, prompt: str, max_tokens: int = 128, choice: Choice | None = None, seed: int = 0, retrieval: bool = True
+        self,
+        prompt: str,
+        max_tokens: int = 128,
+        choice: Choice | None = None,
+        seed: int = 0,
+        retrieval: bool | Retrieval = True,
+        log_probs: bool = False,
     ) -> Iterator[Token]:
         """The tokens as they come; a token that completes a chunk brings the chunk's neighbours."""
-        yield from self._continue(self._begin(prompt), max_tokens, choice or Choice(), seed, retrieval)
+        batch = self._begin([prompt], max_tokens, choice or Choice(), seed, retrieval, log_probs, 1)
+        return (token for _, token in batch.run())
 
-    def _begin(self, prompt: str) -> Sample:
-        tokens = self.retriever.tokenizer.encode(prompt)
-        if not tokens:
+    def _begin(
+        self, prompts: Sequence[str], max_tokens: int, choice: Choice, seed: int, retrieval: bool | Retrieval, log_probs: bool, samples: int
+    ) -> Batch:
+        for name, value, least in (("max_tokens", max_tokens, max(1, choice.min_tokens)), ("samples", samples, 1)):
+            if value < least:
+                raise ConfigError(f"{name} is {value}; expected at least {least}")
+        search = self._search(retrieval)
+        groups = []
+        for prompt in prompts:
+            tokens = self._encode(prompt)
+            sequences = []
+            for number in range(samples):
+                log_prob_list: list[float] | None = [] if log_probs else None
+                sample = Sample(
+                    list(tokens), len(tokens), self.model.config.chunk_len, [], prompt, "", None, log_prob_list, search is not None
+                )
+                sequences.append(Growing(sample, self.tokenizer, choice, max_tokens, f"{seed}/{number}"))
+            groups.append(sequences)
+        return Batch(self.model, groups, choice, search, self.window)
+
+    def _search(self, retrieval: bool | Retrieval) -> tuple[Searcher, Retrieval] | None:
+        able = self.retriever is not None and self.model.config.uses_retrieval
+        if isinstance(retrieval, Retrieval) and not able:
+            missing = "a retriever" if self.model.config.uses_retrieval else "a model with cross-attention"
+            raise ConfigError(f"retrieval was asked for without {missing}; expected one, or retrieval off")
+        if not able or not retrieval:
+            return None
+        assert self.retriever is not None
+        return self.retriever, retrieval if isinstance(retrieval, Retrieval) else Retrieval()
+
+    def _encode(self, prompt: str) -> list[int]:
+        """The prompt's tokens. An empty one is refused: no training predicts the first token of a document."""
+        if not prompt:
             raise DataError("the prompt is empty; expected at least one character to continue")
-        return Sample(tokens, len(tokens), self.model.config.chunk_len)
-
-    def _continue(self, sample: Sample, max_tokens: int, choice: Choice, seed: int, retrieval: bool) -> Iterator[Token]:
-        retrieval = retrieval and self.model.config.uses_retrieval
-        generator = torch.Generator().manual_seed(seed)
-        if retrieval:
-            self._retrieve(sample)
-        for _ in range(max_tokens):
-            token = choice.draw(self._next_logits(sample), generator)
-            if token == self.retriever.tokenizer.end_id:
-                return
-            sample.tokens.append(token)
-            completed = retrieval and self._retrieve(sample)
-            yield Token(token, self.retriever.tokenizer.decode([token]), sample.neighbours[-1] if completed else None)
-
-    def _retrieve(self, sample: Sample) -> bool:
-        """Fetch the neighbours of chunks that have become complete; whether there was one."""
-        before = len(sample.neighbours)
-        for chunk in sample.chunks()[before:]:
-            if len(chunk) == sample.chunk_len:
-                sample.neighbours += self.retriever.search([np.array(chunk)], self.num_neighbours, exclude=self.exclude)
-        return len(sample.neighbours) > before
-
-    @torch.inference_mode()
-    def _next_logits(self, sample: Sample) -> torch.Tensor:
-        inputs = [torch.tensor([sample.tokens])]
-        if sample.neighbours:
-            values, mask = stack_neighbours(sample.neighbours, self.model.config.retrieved_len, self.model.config.pad_id)
-            inputs += [torch.from_numpy(values)[None], torch.from_numpy(mask)[None]]
-        logits = self.model.read_out(self.model.hidden(*inputs)[0, -1])
-        logits[self.model.config.pad_id] = -torch.inf
-        return logits
-
-
-def stack_neighbours(neighbours: Sequence[Sequence[Neighbour]], retrieved_len: int, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
-    """Arrays (chunk, neighbour, retrieved) and (chunk, neighbour) from lists of unequal length; what is missing is masked."""
-    k = max((len(row) for row in neighbours), default=0)
-    values = np.full((len(neighbours), k, retrieved_len), pad_id, dtype=np.int64)
-    mask = np.zeros((len(neighbours), k), dtype=bool)
-    for row, found in enumerate(neighbours):
-        for column, neighbour in enumerate(found):
-            values[row, column], mask[row, column] = neighbour.tokens, True
-    return values, mask
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"the prompt's character {error.start + 1} is half a surrogate pair; expected text that UTF-8 can hold"
+            ) from None
+        return self.tokenizer.encode(prompt)

@@ -1,0 +1,96 @@
+"""`retro sample` as a user meets it."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from retro.cli.main import main
+from retro.recipes import baseline_of
+from tests.workspaces import small_run, small_workspace
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, bert: str) -> str:
+    """A workspace with two trained runs."""
+    run, folder = small_run(bert), tmp_path_factory.mktemp("sample")
+    workspace = small_workspace(folder, text_folder, bert, splits=("train", "valid"))
+    for name, config in (("retro", run), ("baseline", baseline_of(run))):
+        workspace.train(name, config.model, config.training)
+    return str(folder)
+
+
+def records(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict]:
+    assert main(["sample", *arguments, "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_json_lines_tell_mode_number_neighbours_and_log_probs(capsys: pytest.CaptureFixture[str], work: str) -> None:
+    found = records(capsys, work, "The licence permits", "--tokens", "12", "--both", "--samples", "2", "--log-probs", "--neighbours", "3")
+    assert [(record["retrieval"], record["number"]) for record in found] == [(False, 0), (False, 1), (True, 0), (True, 1)]
+    assert all(len(record["log_probs"]) == 12 for record in found)
+    assert [len(chunk["neighbours"]) for chunk in found[2]["chunks"][:-1]] == [3] * (len(found[2]["chunks"]) - 1)
+    assert found == records(
+        capsys, work, "The licence permits", "--tokens", "12", "--both", "--samples", "2", "--log-probs", "--neighbours", "3"
+    )
+
+
+def test_the_prompt_comes_from_a_file_or_standard_input(
+    capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prompt.txt").write_text("The licence")
+    monkeypatch.setattr("sys.stdin", io.StringIO("The licence"))
+    given = [[work, "The licence"], [work, "--file", str(tmp_path / "prompt.txt")], [work, "-"]]
+    first, second, third = (records(capsys, *arguments, "--tokens", "5") for arguments in given)
+    assert first == second == third
+
+
+def test_a_page_shows_off_and_on(capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert main(["sample", work, "The licence permits anyone", "--tokens", "20", "--both", "--html", str(page)]) == 0
+    assert "page" in capsys.readouterr().out
+    text = page.read_text()
+    assert "retrieval off" in text
+    assert "neighbour 2" in text
+    assert "http" not in text
+
+
+def test_a_baseline_is_sampled_without_its_datastore(capsys: pytest.CaptureFixture[str], work: str) -> None:
+    (record,) = records(capsys, work, "The licence permits anyone to", "--name", "baseline", "--tokens", "9")
+    assert not record["retrieval"]
+    assert not any(chunk["neighbours"] for chunk in record["chunks"])
+
+
+def test_given_passages(capsys: pytest.CaptureFixture[str], work: str) -> None:
+    (record,) = records(capsys, work, "The licence permits anyone to", "--passages", "one text", "another", "a third", "--tokens", "3")
+    assert [n["title"] for n in record["chunks"][0]["neighbours"]] == ["passage 1", "passage 2", "passage 3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x", "--on", "--off"], "exclude each other"),
+        (["x", "--file", "y"], "a prompt and --file were given"),
+        ([], "there is no prompt"),
+        (["--file", "nowhere.txt"], "nowhere.txt is no file"),
+        (["x", "--off", "--exclude", "a"], "--off retrieves nothing"),
+        (["x", "--passages", "a", "--sources", "b"], "--passages are not searched"),
+        (["x", "--log-probs"], "expected --json"),
+        (["x", "--samples", "2", "--temperature", "0"], "all samples are the same"),
+        (["x", "--tokens", "3", "--min-tokens", "4"], "max_tokens is 3; expected at least 4"),
+        (["x", "--top-p", "0"], "top_p is 0.0"),
+        (["x", "--neighbours", "0"], "num_neighbours is 0"),
+        (["x", "--every", "0"], "every is 0"),
+        (["x", "--window", "-1"], "window is -1"),
+        (["x", "--name", "baseline", "--both"], "has no cross-attention"),
+        (["x", "--name", "absent"], "run: retro train"),
+        (["a\udc80"], "half a surrogate pair"),
+    ],
+)
+def test_bad_requests_get_one_clear_line(capsys: pytest.CaptureFixture[str], work: str, arguments: list[str], message: str) -> None:
+    assert main(["sample", work, *arguments]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("retro sample: ")
+    assert error.count("\n") == 1
