@@ -62,6 +62,12 @@ def test_a_baseline_is_sampled_without_its_datastore(capsys: pytest.CaptureFixtu
     assert not any(chunk["neighbours"] for chunk in record["chunks"])
 
 
+def test_standard_input_that_is_no_text_is_one_line(capsys: pytest.CaptureFixture[str], work: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"words \xff\xfe"), encoding="utf-8"))
+    assert main(["sample", work, "-"]) == 1
+    assert "standard input is not UTF-8" in capsys.readouterr().err
+
+
 def test_given_passages(capsys: pytest.CaptureFixture[str], work: str) -> None:
     (record,) = records(capsys, work, "The licence permits anyone to", "--passages", "one text", "another", "a third", "--tokens", "3")
     assert [n["title"] for n in record["chunks"][0]["neighbours"]] == ["passage 1", "passage 2", "passage 3"]

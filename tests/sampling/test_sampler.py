@@ -1,18 +1,21 @@
 import dataclasses
 import itertools
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
 from retro.errors import ConfigError, DataError
 from retro.model.retro import Retro
+from retro.retrieval.datastore import Datastore
 from retro.retrieval.retriever import Retriever
 from retro.sampling.choice import Choice
 from retro.sampling.sampler import Sample, Sampler
 from retro.sampling.search import Passages, Retrieval, stack_neighbours
 from retro.sampling.text import pieces
 from retro.workspace import Workspace
-from tests.retrieval.datastores import held
+from tests.retrieval.datastores import held, make_documents
 from tests.workspaces import small_run
 
 GREEDY = Choice(temperature=0.0)
@@ -226,3 +229,46 @@ def test_bad_requests_are_refused(sampler: Sampler, workspace: Workspace, bert: 
     for change, message in (({"chunk_len": 16}, "chunks have 8 tokens"), ({"vocab_size": 400}, "knows 320 tokens")):
         with pytest.raises(ConfigError, match=message):
             Sampler(Retro(dataclasses.replace(small_run(bert).model, **change)), sampler.retriever)  # type: ignore[arg-type]
+
+
+def test_a_datastore_that_changes_while_it_is_sampled(workspace: Workspace, bert: str, texts: list[str], tmp_path: Path) -> None:
+    """Documents that are deleted and compacted away between two chunks are not retrieved any more; sampling goes on, even without the folder."""
+    shutil.copytree(workspace.datastore_path, tmp_path / "datastore")
+    datastore = Datastore.open(tmp_path / "datastore")
+    stream = Sampler(random_model(bert), Retriever(datastore, 2)).stream(texts[0][:60], 40, Choice(temperature=0.0, min_tokens=40))
+    told = []
+    for token in stream:
+        if token.neighbours is not None:
+            told.append({neighbour.document for neighbour in token.neighbours})
+            writer = Datastore.open(tmp_path / "datastore") if len(told) < 4 else None
+            if writer is not None:
+                writer.delete(ids=sorted(told[-1]))
+                writer.compact()
+                writer.close()
+            else:
+                shutil.rmtree(tmp_path / "datastore", ignore_errors=True)
+    assert len(told) >= 5
+    assert all(not later & earlier for number, earlier in enumerate(told[:3]) for later in told[number + 1 :])
+
+
+def test_an_empty_datastore_is_retrieval_off(workspace: Workspace, bert: str, texts: list[str], tmp_path: Path) -> None:
+    shutil.copytree(workspace.datastore_path, tmp_path / "datastore")
+    datastore = Datastore.open(tmp_path / "datastore")
+    datastore.delete(ids=sorted(held(datastore)))
+    datastore.compact()
+    model = random_model(bert)
+    sampler = Sampler(model, Retriever(datastore, 2))
+    sample = sampler.generate(texts[0][:60], 20, GREEDY)
+    assert not any(sample.neighbours)
+    assert sample.tokens == sampler.generate(texts[0][:60], 20, GREEDY, retrieval=False).tokens
+
+
+def test_sources_can_be_chosen(workspace: Workspace, bert: str, texts: list[str], tmp_path: Path) -> None:
+    shutil.copytree(workspace.datastore_path, tmp_path / "datastore")
+    datastore = Datastore.open(tmp_path / "datastore")
+    datastore.add(make_documents([text[::-1] for text in texts[:3]], "mirror"))
+    sampler = Sampler(random_model(bert), Retriever(datastore, 2))
+    sample = sampler.generate(texts[0][:60], 10, GREEDY, retrieval=Retrieval(sources=("mirror",)))
+    assert {neighbour.source for found in sample.neighbours for neighbour in found} == {"mirror"}
+    with pytest.raises(DataError, match="has the source 'nowhere'"):
+        sampler.generate(texts[0][:60], 10, GREEDY, retrieval=Retrieval(sources=("nowhere",)))

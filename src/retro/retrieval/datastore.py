@@ -144,7 +144,7 @@ class Datastore:
         """The same for what is embedded already."""
         with self.reading() as snapshot:
             documents = self.ledger.find("source", sources) if sources else None
-            without = self.ledger.find("id", exclude) if exclude else ()
+            without = self.ledger.find("id", exclude, deleted=True) if exclude else ()
             distances, chunks = snapshot.search(entries, k, documents, without)
             return self._described(snapshot, distances, chunks)
 

@@ -171,12 +171,12 @@ class Ledger:
                 found[number] = dict(zip(COLUMNS, values, strict=True))
         return found
 
-    def find(self, column: str, names: Sequence[str]) -> list[int]:
-        """Numbers of the documents that are there and have one of the names in a column; a name that nothing has is an error."""
+    def find(self, column: str, names: Sequence[str], deleted: bool = False) -> list[int]:
+        """Numbers of the documents that have one of the names in a column, deleted ones too if asked for; an unknown name is an error."""
         assert column in COLUMNS
         numbers: list[int] = []
         for name in dict.fromkeys(names):
-            found = self.rows(f"SELECT number FROM documents WHERE {column} = ? AND deleted IS NULL", (name,))
+            found = self.rows(f"SELECT number FROM documents WHERE {column} = ? AND (? OR deleted IS NULL)", (name, deleted))
             if not found:
                 raise DataError(
                     f"no document of the datastore has the {column} {name!r}; expected one that is there; run: retro db info --documents"
