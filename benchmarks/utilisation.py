@@ -16,11 +16,11 @@ from training_step import count_flops
 from retro.config import FitConfig, ModelConfig, TrainingConfig
 from retro.model.retro import Retro
 from retro.model.retrofit import retrofit
+from retro.precision import has_bfloat16
 from retro.recipes import get
 from retro.training.loss import TokenLoss
 from retro.training.memory import keep_freed_memory
 from retro.training.optimizer import make_optimizer
-from retro.training.precision import has_bfloat16
 from retro.training.recomputation import recompute_activations
 
 TOKENS, GEMM = 4096, 1536

@@ -178,6 +178,8 @@ class DatastoreConfig:
 
     encoder: str = "minilm"
     """A name of the catalogue, a folder, or a hub id of a BERT-like model."""
+    encoder_precision: str = "float32"
+    """`float32`; `bfloat16`, twice as fast where the hardware has it, with nearly the same neighbours; or `auto`."""
     chunk_len: int = 64
     num_neighbours: int = 20
     """Neighbours kept for each chunk, K; training and evaluation use the first k of them."""
@@ -192,6 +194,7 @@ class DatastoreConfig:
 
     def __post_init__(self) -> None:
         _require_positive(self, "chunk_len", "num_neighbours", "segment_chunks")
+        _require_one_of("encoder_precision", self.encoder_precision, "auto", "float32", "bfloat16")
         _require(0.0 < self.target_recall <= 1.0, f"target_recall is {self.target_recall}; expected 0 < target_recall ≤ 1")
 
 

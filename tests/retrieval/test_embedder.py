@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from retro.errors import DataError
 from retro.executor import LocalExecutor
+from retro.precision import has_bfloat16
 from retro.retrieval.bert import PackedLinear, batches_by_length
 from retro.retrieval.embedder import embed_shards, open_embedder
 from retro.retrieval.static import TEXTS_PER_BATCH, StaticEmbedder
@@ -194,3 +195,12 @@ def test_a_worker_refuses_an_encoder_that_changed(static: Path, table: torch.Ten
     save_file({"embeddings": table + 1}, static / "model.safetensors")
     with pytest.raises(DataError, match="changed while its keys were made"):
         list(embed_shards(workers, embedder, [["free"], ["whale"]]))
+
+
+@pytest.mark.skipif(not has_bfloat16(torch.device("cpu")), reason="no bfloat16 in hardware")
+def test_bfloat16_keys_are_nearly_those_of_float32(bert: str, texts: list[str]) -> None:
+    exact, quick = (open_embedder(bert, precision).embed(texts) for precision in ("float32", "bfloat16"))
+    assert quick.dtype == np.float32
+    assert not np.array_equal(exact, quick)
+    np.testing.assert_allclose(quick, exact, atol=0.05)
+    assert open_embedder(bert, "bfloat16").fingerprint == open_embedder(bert).fingerprint

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from retro import precision
 from retro.corpus.mixture import Mixture
 from retro.errors import ConfigError, DataError, MissingExtraError
 from retro.model.retro import Retro
 from retro.training import loss as loss_module
-from retro.training import precision
 from retro.training.distributed import World
 from retro.training.loss import TokenLoss
 from retro.training.metrics import METRICS, MetricsLog, read_metrics
@@ -102,7 +102,7 @@ def test_bfloat16_is_chosen_where_the_hardware_has_it(capability: str, monkeypat
 def test_bfloat16_is_never_chosen_where_it_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_bf16": False})
     assert precision.product_dtype("auto", CPU) == torch.float32
-    with pytest.raises(ConfigError, match=r"only emulates; expected a GPU.*--precision float32"):
+    with pytest.raises(ConfigError, match=r"only emulates; expected a GPU.*use float32"):
         precision.product_dtype("bfloat16", CPU)
 
 

@@ -2,7 +2,7 @@
 
 Nearly all the time goes into the linear layers, so what helps is less padding (batches by length), activations that stay in the
 cache and in memory that is already mapped (small batches), and weights laid out beforehand for oneDNN's kernels. All of it is float32 and
-exact but for the order of the sums; `benchmarks/embedding.py` shows what it brings.
+exact but for the order of the sums, unless bfloat16 products are asked for; `benchmarks/embedding.py` shows what each brings.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from retro.artifacts import Progress, make_fingerprint
 from retro.errors import DataError
+from retro.precision import product_dtype
 
 MAX_WORD_PIECES = 256
 TOKENS_PER_BATCH = 1024
@@ -22,7 +23,7 @@ TOKENS_PER_BATCH = 1024
 class BertEmbedder:
     """Mean of the last hidden states over a text's real word pieces, the special ones included; a text without any has a key of zeros."""
 
-    def __init__(self, name: str, where: str) -> None:
+    def __init__(self, name: str, where: str, precision: str = "float32") -> None:
         import transformers
         from safetensors import SafetensorError
         from transformers.utils import logging
@@ -42,7 +43,9 @@ class BertEmbedder:
         )
         self.name = name
         self.fingerprint = make_fingerprint("mean-pooled", self._max_len, self._tokenizer.get_vocab(), weights_digest(self._model))
-        pack_linear_layers(self._model)
+        self.precision, self._dtype = precision, product_dtype(precision, torch.device("cpu"))
+        if self._dtype == torch.float32:
+            pack_linear_layers(self._model)
         try:
             self.width = self._pool([[0]]).shape[1]
         except (AttributeError, TypeError, ValueError) as error:
@@ -67,7 +70,8 @@ class BertEmbedder:
     def _pool(self, pieces: Sequence[Sequence[int]]) -> np.ndarray:
         ids = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in pieces], batch_first=True)
         mask = torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in pieces])[:, None]
-        hidden = self._model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        with torch.autocast("cpu", self._dtype, enabled=self._dtype != torch.float32):
+            hidden = self._model(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
         weights = mask[..., None].to(hidden.dtype)
         pooled: np.ndarray = ((hidden * weights).sum(1) / weights.sum(1)).numpy()
         return pooled

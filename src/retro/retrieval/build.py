@@ -34,7 +34,7 @@ def build_datastore(
     """
     if not stores:
         raise ConfigError("no token store was named; expected at least one")
-    tokenizer, embedder = Tokenizer.open(tokenizer_path), open_embedder(config.encoder)
+    tokenizer, embedder = Tokenizer.open(tokenizer_path), open_embedder(config.encoder, config.encoder_precision)
     for store in stores:
         tokenizer.expect(store.tokenizer_fingerprint, str(store.artifact.path), "retro ingest")
     facts = {

@@ -71,7 +71,9 @@ class Datastore:
     def embedder(self) -> Embedder:
         """The encoder of the keys, loaded when it is first needed."""
         if self._embedder is None:
-            embedder = open_embedder(self.config.encoder)
+            # Queries may come from a machine without the hardware that made the keys.
+            precision = "float32" if self.config.encoder_precision == "float32" else "auto"
+            embedder = open_embedder(self.config.encoder, precision)
             if embedder.fingerprint != self.ledger.fact("encoder"):
                 raise ArtifactError(
                     f"{self.path} was built with another {self.config.encoder!r} than is here now; "

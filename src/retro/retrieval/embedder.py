@@ -20,6 +20,8 @@ class Embedder(Protocol):
     """Makes one key a text."""
 
     name: str
+    precision: str
+    """What its products are computed in, as it was asked for; a key changes with it by less than the rounding of its neighbours."""
     width: int
     fingerprint: str
     """Changes with anything that changes a key."""
@@ -29,8 +31,11 @@ class Embedder(Protocol):
         ...
 
 
-def open_embedder(name: str) -> Embedder:
-    """Open an encoder by its catalogue name, its folder or its hub id; a folder with a table and a tokenizer is a static one."""
+def open_embedder(name: str, precision: str = "float32") -> Embedder:
+    """Open an encoder by its catalogue name, its folder or its hub id; a folder with a table and a tokenizer is a static one.
+
+    `precision` is float32, bfloat16, or auto: bfloat16 where the hardware has it.
+    """
     folder = catalogue.fetched(name).path if name in catalogue.ENTRIES else Path(name)
     if found := find_table(folder):
         return StaticEmbedder(name, *found)
@@ -39,7 +44,7 @@ def open_embedder(name: str) -> Embedder:
             f"{folder} holds no encoder; expected a Hugging Face model with its config.json, or a table with its tokenizer.json; "
             "run: retro fetch minilm"
         )
-    return BertEmbedder(name, str(folder) if folder.exists() else name)
+    return BertEmbedder(name, str(folder) if folder.exists() else name, precision)
 
 
 def embed_shards(executor: Executor, embedder: Embedder, shards: Iterable[Sequence[str]]) -> Iterator[np.ndarray]:
@@ -54,20 +59,20 @@ class _ShardEmbedder:
     """Embeds a shard wherever it is sent. The encoder stays behind: every worker opens its own, once."""
 
     def __init__(self, embedder: Embedder) -> None:
-        self.name, self.fingerprint, self.embedder = embedder.name, embedder.fingerprint, embedder
+        self.name, self.precision, self.fingerprint, self.embedder = embedder.name, embedder.precision, embedder.fingerprint, embedder
 
     def __getstate__(self) -> dict[str, str | None]:
-        return {"name": self.name, "fingerprint": self.fingerprint, "embedder": None}
+        return {"name": self.name, "precision": self.precision, "fingerprint": self.fingerprint, "embedder": None}
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        embedder = self.embedder or _open_in_worker(self.name, self.fingerprint)
+        embedder = self.embedder or _open_in_worker(self.name, self.precision, self.fingerprint)
         return embedder.embed(texts).astype(np.float16)
 
 
 @lru_cache(maxsize=1)
-def _open_in_worker(name: str, fingerprint: str) -> Embedder:
+def _open_in_worker(name: str, precision: str, fingerprint: str) -> Embedder:
     torch.set_num_threads(1)  # there is a worker a core
-    embedder = open_embedder(name)
+    embedder = open_embedder(name, precision)
     if embedder.fingerprint != fingerprint:
         raise DataError(f"the encoder {name!r} changed while its keys were made; expected {fingerprint}; run the command again")
     return embedder

@@ -55,7 +55,7 @@ class StaticEmbedder:
             raise DataError(
                 f"{tokenizer} knows {len(vocabulary)} tokens and {table} has {len(self._table)} rows; expected a row for every token"
             )
-        self.name, self.width = name, self._table.shape[1]
+        self.name, self.width, self.precision = name, self._table.shape[1], "float32"
         digest = hashlib.sha256(self._table.numpy().data).hexdigest()
         self.fingerprint = make_fingerprint("static, unit length", self._tokenizer.to_str(), digest)
 

@@ -13,13 +13,13 @@ from retro.config import TrainingConfig
 from retro.errors import ConfigError, DataError
 from retro.model.checkpoint import save
 from retro.model.retro import Retro
+from retro.precision import product_dtype
 from retro.training.batches import Batch, Batches
 from retro.training.checkpoints import Checkpoints
 from retro.training.distributed import World, whole
 from retro.training.loss import TokenLoss
 from retro.training.metrics import MetricsLog, Value
 from retro.training.optimizer import learning_rate, make_optimizer
-from retro.training.precision import product_dtype
 from retro.training.prefetch import prefetch
 from retro.training.recomputation import recompute_activations
 

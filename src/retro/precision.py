@@ -1,4 +1,4 @@
-"""Which numbers the matrix products of a step are computed in."""
+"""Which numbers matrix products are computed in: bfloat16 where the hardware has it, never where it is emulated."""
 
 import torch
 
@@ -17,6 +17,6 @@ def product_dtype(precision: str, device: torch.device) -> torch.dtype:
     if precision == "bfloat16" and not has_bfloat16(device):
         raise ConfigError(
             f"precision is bfloat16, which this {device.type} only emulates; expected a GPU with bfloat16 or a CPU with avx512_bf16 or AMX; "
-            "use: --precision float32"
+            "use float32"
         )
     return torch.bfloat16 if precision != "float32" and has_bfloat16(device) else torch.float32
