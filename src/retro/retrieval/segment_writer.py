@@ -63,7 +63,7 @@ def write_segment(
     """Write the pieces as the next segment below `folder`, and move the numbering on."""
     name, partial = _begin(folder, numbering)
     rows, documents = _write_documents(partial, pieces, numbering, config, tokenizer.dtype)
-    if _changed(partial, documents):
+    if _changed(partial):
         shutil.rmtree(partial / SHARDS, ignore_errors=True)
     texts = _texts(partial, documents, config, tokenizer)
     total = int(chunks_of(documents, config.chunk_len).sum())
@@ -118,7 +118,7 @@ def _write_documents(
     return rows, documents
 
 
-def _changed(partial: Path, documents: np.ndarray) -> bool:
+def _changed(partial: Path) -> bool:
     """Whether shards that an interrupted run left behind belong to other text."""
     plan = {"tokens": file_checksum(partial / TOKENS), "documents": file_checksum(partial / DOCUMENTS)}
     before = json.loads((partial / PLAN).read_text()) if (partial / PLAN).exists() else None
