@@ -134,7 +134,9 @@ def search(options: Search) -> None:
     datastore = opened(options.place)
     for neighbour in datastore.search([read_argument(options.text)], options.k, options.source, options.exclude)[0]:
         name = escape(neighbour.title or neighbour.document)
-        CONSOLE.print(f"[bold]{neighbour.distance:9.4f}[/]  {name}  [dim]{escape(neighbour.source)} · {escape(neighbour.document)}[/]")
+        CONSOLE.print(
+            f"[bold]{neighbour.distance:9.4f}[/]  {name}  [dim]{escape(neighbour.source)} · {escape(neighbour.document)}[/]", soft_wrap=True
+        )
         CONSOLE.print(escape(" ".join(neighbour.text.split())), style="dim", soft_wrap=True)
 
 
