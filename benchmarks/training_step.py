@@ -98,12 +98,12 @@ def steps_of(setting: Setting) -> tuple[dict[str, Callable[[], None]], dict[str,
 
 
 def main() -> None:
-    prepared = {setting: steps_of(setting) for setting in SETTINGS}
+    prepared = [(setting, *steps_of(setting)) for setting in SETTINGS]
     alone: dict[str, float] = {}
     for allocator in ("allocator as it comes", "freed memory kept"):
         if allocator == "freed memory kept":
             keep_freed_memory()
-        for setting, (steps, flops) in prepared.items():
+        for setting, steps, flops in prepared:
             title, tokens = setting.title, setting.batch * LENGTH
             seconds = interleaved_medians(steps)
             alone.setdefault(title, seconds["peer"])
