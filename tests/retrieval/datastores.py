@@ -14,10 +14,10 @@ def make_documents(texts: Sequence[str], source: str = "more", first: int = 0) -
     return [Document(f"{source}-{number}", text, source, f"Title {number}") for number, text in enumerate(texts, start=first)]
 
 
-def corpus_of(folder: Path, source: Path) -> CorpusWorkspace:
+def corpus_of(folder: Path, source: Path, vocab_size: int = 320) -> CorpusWorkspace:
     """All documents of a folder as training tokens."""
     work = CorpusWorkspace(folder)
-    work.ingest([str(source)], CorpusConfig(vocab_size=320, valid_fraction=0.0, test_fraction=0.0))
+    work.ingest([str(source)], CorpusConfig(vocab_size=vocab_size, valid_fraction=0.0, test_fraction=0.0))
     return work
 
 

@@ -143,18 +143,12 @@ def test_chunks_without_text_are_counted_and_not_found(tmp_path: Path, bert: str
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "a.txt").write_text("words" + "\n" * 40 + "more words")
-    work = corpus_of_words(tmp_path / "work", folder)
+    work = corpus_of(tmp_path / "work", folder, 270)
     datastore = build(work, tmp_path / "datastore", bert)
     report = datastore.ledger.segments()[0].report
     assert report["empty_chunks"] >= 3
     assert report["keys"] == report["chunks"] - report["empty_chunks"] == len(datastore)
     assert all(neighbour.text.strip() for neighbour in datastore.search(["words"], 50)[0])
-
-
-def corpus_of_words(folder: Path, source: Path) -> CorpusWorkspace:
-    work = CorpusWorkspace(folder)
-    work.ingest([str(source)], CorpusConfig(vocab_size=270, valid_fraction=0.0, test_fraction=0.0))
-    return work
 
 
 def test_token_ids_beyond_16_bits_come_back(tmp_path: Path, bert: str, text_folder: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_missing_neighbour_is_a_mask_and_never_a_text(tmp_path: Path, bert: st
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "only.txt").write_text("The licence permits anyone to copy. " * 20)
-    work = corpus_of_few(tmp_path / "work", folder)
+    work = corpus_of(tmp_path / "work", folder, 280)
     datastore = build(work, tmp_path / "datastore", bert)
     datastore.add(make_documents([(folder / "only.txt").read_text()]))  # a copy under another name
     neighbours = find_neighbours(work.store("train"), datastore, tmp_path / "neighbours")
@@ -59,15 +59,6 @@ def test_a_missing_neighbour_is_a_mask_and_never_a_text(tmp_path: Path, bert: st
     distances, chunks = search_other_documents(datastore.snapshot(), Entries(keys), np.full(3, 7, dtype=np.uint64), 1000)
     assert ((chunks >= 0).sum(axis=1) == len(datastore)).all()  # all there is, and no more
     assert np.isinf(distances[chunks < 0]).all()
-
-
-def corpus_of_few(folder: Path, source: Path):  # type: ignore[no-untyped-def]
-    from retro.config import CorpusConfig
-    from retro.corpus.workspace import CorpusWorkspace
-
-    work = CorpusWorkspace(folder)
-    work.ingest([str(source)], CorpusConfig(vocab_size=280, valid_fraction=0.0, test_fraction=0.0))
-    return work
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """The datastore's catalogue: which documents and segments there are at which version, in one SQLite file.
 
-Every change is one transaction and one version. Readers in other processes see the version that they began with (WAL); what a
-version holds is a matter of two columns, the version that added a row and the one that took it out.
+Every change is one transaction and one version. Readers in other processes see the version that they began with (WAL). A deleted
+document keeps its row, with the version that deleted it, until compaction.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE versions (version INTEGER PRIMARY KEY, action TEXT NOT NULL, documents INTEGER NOT NULL, lineage TEXT NOT NULL);
 CREATE TABLE segments (
-    name TEXT PRIMARY KEY, files TEXT NOT NULL, report TEXT NOT NULL, added INTEGER NOT NULL, removed INTEGER
+    name TEXT PRIMARY KEY, files TEXT NOT NULL, report TEXT NOT NULL, added INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE documents (
     number INTEGER PRIMARY KEY, segment TEXT NOT NULL, id TEXT NOT NULL, source TEXT NOT NULL, title TEXT NOT NULL, language TEXT NOT NULL,
@@ -128,12 +128,12 @@ class Ledger:
 
     def segments(self) -> list[SegmentRow]:
         """The segments of the newest version, in the order of their chunks."""
-        found = self.rows("SELECT name, files, report FROM segments WHERE removed IS NULL ORDER BY name")
+        found = self.rows("SELECT name, files, report FROM segments ORDER BY name")
         return [SegmentRow(name, json.loads(files), json.loads(report)) for name, files, report in found]
 
     def add_segment(self, segment: SegmentRow, version: int) -> None:
         self.rows(
-            "INSERT INTO segments VALUES (?, ?, ?, ?, NULL)", (segment.name, json.dumps(segment.files), json.dumps(segment.report), version)
+            "INSERT INTO segments VALUES (?, ?, ?, ?)", (segment.name, json.dumps(segment.files), json.dumps(segment.report), version)
         )
 
     def add_documents(self, segment: str, rows: Iterable[dict[str, Any]], version: int) -> None:
