@@ -18,8 +18,9 @@ from retro.evaluation.report import Curves, render, result_rows
 from retro.model.retro import Retro
 from retro.recipes import baseline_of
 from retro.sampling.choice import Choice
-from retro.sampling.colours import ColouredChunk, colour_sample
+from retro.sampling.colours import colour_sample
 from retro.sampling.html import STYLE, samples_table
+from retro.showing.colours import ColouredChunk
 from retro.training.metrics import METRICS, curve, read_metrics
 from retro.training.trainer import Report
 from retro.workspace import Workspace
