@@ -10,8 +10,9 @@ from retro.evaluation.comparison import Comparison, compare
 from retro.evaluation.evaluate import Evaluation, on
 from retro.evaluation.report import Curves, render, result_rows
 from retro.sampling.choice import Choice
-from retro.sampling.colours import ColouredChunk, colour_sample
+from retro.sampling.colours import colour_sample
 from retro.sampling.html import STYLE, samples_table
+from retro.showing.colours import ColouredChunk
 from retro.study import Narrator, Study
 from retro.workspace import Workspace
 

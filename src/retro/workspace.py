@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 
 from retro.artifacts import MANIFEST, Artifact, Progress, file_checksum, open_artifact
-from retro.config import DatastoreConfig, EvaluationConfig, FitConfig, ModelConfig, TrainingConfig
+from retro.config import DatastoreConfig, EvaluationConfig, FitConfig, ModelConfig, TrainingConfig, from_dict
 from retro.corpus.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.corpus.workspace import CorpusWorkspace
 from retro.errors import ArtifactError, ConfigError
+from retro.evaluation.closely import CloseDocument, DocumentGain, document_gains, find_document, look_closely
 from retro.evaluation.evaluate import Evaluation, evaluate
 from retro.evaluation.evaluate import Progress as ModeProgress
 from retro.executor import Executor
@@ -148,6 +149,29 @@ class Workspace(CorpusWorkspace):
         """Score a run on a split, without retrieval and with every k of the config."""
         model, artifact = self.model(name)
         return evaluate(model, artifact.fingerprint, self.neighbours(split), self.evaluation_path(name, split), config, progress)
+
+    def evaluation(self, name: str, split: str) -> Evaluation:
+        """The finished evaluation of a run, which must be of its weights and of the neighbours as they are now."""
+        path, command = self.evaluation_path(name, split), f"retro evaluate {self.path} {name} --split {split}"
+        if not path.exists():
+            raise ArtifactError(f"{path} does not exist; expected the evaluation of {name!r} on {split}; run: {command}")
+        evaluation = Evaluation.open(path)
+        now = {"model": self.model(name)[1].fingerprint, "neighbours": self.neighbours(split).fingerprint}
+        changed = [f"other {what}" for what, fingerprint in now.items() if evaluation.artifact.inputs[what] != fingerprint]
+        if changed:
+            raise ArtifactError(f"{path} was made with {' and '.join(changed)} than are here now; remove it and run: {command}")
+        return evaluation
+
+    def document_gains(self, name: str, split: str, num_neighbours: int = 2) -> list[DocumentGain]:
+        """What retrieval saved on every document of an evaluated split, the largest gain first."""
+        return document_gains(self.evaluation(name, split), self.store(split), num_neighbours)
+
+    def look_closely(self, name: str, split: str, num_neighbours: int = 2, document: str = "") -> CloseDocument:
+        """A document of an evaluated split, by its id, or that with the largest gain; scored with the evaluation's windows."""
+        evaluation, store = self.evaluation(name, split), self.store(split)
+        number = find_document(store, document) if document else document_gains(evaluation, store, num_neighbours)[0].number
+        config = from_dict(EvaluationConfig, evaluation.artifact.config, str(evaluation.artifact.path))
+        return look_closely(self.model(name)[0], self.neighbours(split), number, num_neighbours, config)
 
     def sampler(
         self,

@@ -96,6 +96,30 @@ def test_deleted_neighbours_are_masked_before_anything_is_searched_again(copied:
     assert np.array_equal(masked_values[after], values[after])
 
 
+def test_neighbours_of_some_documents_are_those_they_had(workspace: Workspace) -> None:
+    whole = workspace.neighbours("train")
+    some = whole.select([7, 2])
+    assert [row["id"] for row in some.store.documents] == [whole.store.documents[number]["id"] for number in (7, 2)]
+    rows = np.concatenate([np.arange(whole.table.first[number], whole.table.first[number + 1]) for number in (7, 2)])
+    assert [some.table.tokens(chunk).tolist() for chunk in range(len(some.table))] == [whole.table.tokens(row).tolist() for row in rows]
+    for ours, theirs in zip(some.values(np.arange(len(rows)), 3), whole.values(rows, 3), strict=True):
+        assert np.array_equal(ours, theirs)
+    assert some.store.num_bytes.tolist() == whole.store.num_bytes[[7, 2]].tolist()
+    assert some.store.fingerprint not in (whole.store.fingerprint, whole.select([2, 7]).store.fingerprint)
+
+
+def test_neighbours_are_described_without_deleted_ones(copied: Path, text_folder: Path) -> None:
+    work, datastore = corpus_of(copied / "work", text_folder), Datastore.open(copied / "datastore")
+    neighbours = Neighbours.open(copied / "neighbours", work.store("train"), datastore)
+    (before,) = neighbours.describe(np.array([3]), 4)
+    values, _ = neighbours.values(np.array([3]), 4)
+    assert np.array_equal(np.stack([neighbour.tokens for neighbour in before]), values[0])
+    assert [neighbour.distance for neighbour in before] == sorted(neighbour.distance for neighbour in before)
+    datastore.delete(ids=[before[1].document])
+    (after,) = Neighbours.open(copied / "neighbours", work.store("train"), datastore).describe(np.array([3]), 4)
+    assert [n.chunk for n in after] == [n.chunk for n in before if n.document != before[1].document]
+
+
 def test_finding_again_after_changes_equals_finding_anew(copied: Path, text_folder: Path, texts: list[str]) -> None:
     """Only chunks that lost a neighbour are searched in full; the others look through what was added."""
     work, datastore = corpus_of(copied / "work", text_folder), Datastore.open(copied / "datastore")

@@ -13,7 +13,6 @@ from retro.retrieval.retriever import Retriever
 from retro.sampling.choice import Choice
 from retro.sampling.sampler import Sample, Sampler
 from retro.sampling.search import Passages, Retrieval, stack_neighbours
-from retro.sampling.text import pieces
 from retro.workspace import Workspace
 from tests.retrieval.datastores import held, make_documents
 from tests.workspaces import small_run
@@ -117,7 +116,7 @@ def test_log_probabilities_are_the_models(sampler: Sampler, texts: list[str]) ->
 
 def test_a_stop_text_ends_a_sample_across_tokens(sampler: Sampler) -> None:
     free = sampler.generate("the licence", 30, WILD, seed=2)
-    parts_of = pieces(sampler.tokenizer, free.continuation)
+    parts_of = sampler.tokenizer.pieces(free.continuation)
     stop = next(a[-1] + b[0] for a, b in itertools.pairwise(parts_of[5:]) if (a and b and (a + b).isascii()))
     cut = free.text.index(stop)
     sample = sampler.generate("the licence", 30, dataclasses.replace(WILD, stop=(stop,)), seed=2)

@@ -3,7 +3,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retro.corpus.tokenizer import Tokenizer
-from retro.sampling.text import TextStream, pieces
+from retro.sampling.text import TextStream
 from retro.workspace import Workspace
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -31,15 +31,15 @@ def test_no_character_is_torn(tokenizer: Tokenizer, text: str) -> None:
     assert "".join(texts) == text
     if "\ufffd" not in text:
         assert not any("\ufffd" in part for part in texts)
-    assert "".join(pieces(tokenizer, tokenizer.encode(text))) == text
+    assert "".join(tokenizer.pieces(tokenizer.encode(text))) == text
 
 
 def test_a_character_comes_with_the_token_that_ends_it(tokenizer: Tokenizer) -> None:
     tokens = tokenizer.encode("🜚")
     assert len(tokens) == 4  # by its bytes
-    assert pieces(tokenizer, tokens) == ["", "", "", "🜚"]
-    assert pieces(tokenizer, tokens[:2]) == ["", "\ufffd"]
-    assert pieces(tokenizer, []) == []
+    assert tokenizer.pieces(tokens) == ["", "", "", "🜚"]
+    assert tokenizer.pieces(tokens[:2]) == ["", "\ufffd"]
+    assert tokenizer.pieces([]) == []
 
 
 @QUICK

@@ -4,6 +4,7 @@ Tokens are byte strings. Decoding joins them, so the length in bytes of any run 
 split across tokens is no special case. Which library cuts the text is the subclass's matter: `sentencepiece.py`, `huggingface.py`.
 """
 
+import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -39,6 +40,14 @@ class Tokenizer(ABC):
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of the tokens; bytes of a character that is cut off at either end become U+FFFD."""
         return self.decode_bytes(tokens).decode("utf-8", errors="replace")
+
+    def pieces(self, tokens: Iterable[int]) -> list[str]:
+        """A text for each token, which joined are the text of all; a character across tokens belongs to the one that ends it."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        texts = [decoder.decode(self.token_bytes[token]) for token in tokens]
+        if texts:
+            texts[-1] += decoder.decode(b"", final=True)
+        return texts
 
     def num_bytes(self, tokens: Sequence[int] | np.ndarray) -> int:
         return int(self.token_lengths[np.asarray(tokens, dtype=np.int64)].sum())

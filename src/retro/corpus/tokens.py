@@ -1,5 +1,6 @@
 """Token stores: flat memory-mapped tokens with the end, the byte count and the origin of every document."""
 
+import copy
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from retro.artifacts import Artifact, Stage, open_artifact, run_stage
+from retro.artifacts import Artifact, Stage, make_fingerprint, open_artifact, run_stage
 from retro.corpus.encode import EncodedDocument
 from retro.corpus.tokenizer import Tokenizer
 from retro.errors import ArtifactError
@@ -45,6 +46,17 @@ class TokenStore:
     def document(self, index: int) -> np.ndarray:
         tokens: np.ndarray = self.tokens[self.starts[index] : self.ends[index]]
         return tokens
+
+    def select(self, documents: Sequence[int]) -> "TokenStore":
+        """Some of the documents, in the given order, in memory."""
+        chosen = copy.copy(self)
+        chosen.tokens = np.concatenate([self.document(index) for index in documents])
+        chosen.ends = np.cumsum([self.ends[index] - self.starts[index] for index in documents])
+        chosen.starts = np.concatenate([[0], chosen.ends[:-1]])
+        chosen.num_bytes = self.num_bytes[list(documents)]
+        chosen.documents = [self.documents[index] for index in documents]
+        chosen.fingerprint = make_fingerprint(self.fingerprint, [int(index) for index in documents])
+        return chosen
 
 
 def write_tokens(

@@ -37,6 +37,7 @@ class RawPage:
     language: str = "en"
     hidden_namespaces: tuple[str, ...] = ()
     """The wiki's own words for File and Category; links to them are not part of the text."""
+    is_redirect: bool = False
 
 
 @dataclass
@@ -101,7 +102,12 @@ def clean_page(page: RawPage) -> Document | None:
 
 
 def read_raw_pages(path: Path, counts: DumpCounts | None = None) -> Iterator[RawPage]:
-    """The articles of a dump, in its order; redirects and other namespaces are left out and counted.
+    """The articles of a dump, in its order; redirects and other namespaces are left out and counted."""
+    return (page for page in read_pages_and_redirects(path, counts) if not page.is_redirect)
+
+
+def read_pages_and_redirects(path: Path, counts: DumpCounts | None = None) -> Iterator[RawPage]:
+    """The articles of a dump and the redirects to them, in its order; other namespaces are left out and counted.
 
     A dump that is cut off gives the whole pages before the cut, since enwik8 is such a one. A packed file that is cut off or
     damaged is an error, after the pages before the damage.
@@ -114,11 +120,12 @@ def read_raw_pages(path: Path, counts: DumpCounts | None = None) -> Iterator[Raw
         wikitext = (revisions[-1].findtext("{*}text") if revisions else None) or ""
         if not site.is_article(page, title):
             counts.other_namespaces += 1
-        elif page.find("{*}redirect") is not None or _REDIRECT.match(wikitext):
-            counts.redirects += 1
-        else:
-            counts.articles += 1
-            yield RawPage((page.findtext("{*}id") or title).strip(), title, wikitext, site.language, site.hidden_namespaces)
+            continue
+        is_redirect = page.find("{*}redirect") is not None or _REDIRECT.match(wikitext) is not None
+        counts.redirects += is_redirect
+        counts.articles += not is_redirect
+        number = (page.findtext("{*}id") or title).strip()
+        yield RawPage(number, title, wikitext, site.language, site.hidden_namespaces, is_redirect)
 
 
 def _page_elements(path: Path, site: _Site, counts: DumpCounts) -> Iterator[Element]:

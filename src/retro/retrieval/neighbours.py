@@ -4,8 +4,9 @@ They belong to one version of the datastore. Later deletions are masked when the
 the changes since then make necessary.
 """
 
+import copy
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from retro.artifacts import Artifact, Progress, Stage, make_fingerprint, open_ar
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError
 from retro.retrieval.chunks import ChunkTable, content_hashes
-from retro.retrieval.datastore import Datastore
+from retro.retrieval.datastore import Datastore, Neighbour
 from retro.retrieval.index import Entries
 from retro.retrieval.snapshot import Snapshot, nearest
 
@@ -38,6 +39,7 @@ class Neighbours:
             )
         self.table = ChunkTable(store, datastore.chunk_len)
         self.chunks: np.ndarray = np.load(artifact.file("neighbours.npy"), mmap_mode="r")
+        self.distances: np.ndarray = np.load(artifact.file("distances.npy"), mmap_mode="r")
 
     @staticmethod
     def open(path: str | Path, store: TokenStore, datastore: Datastore) -> "Neighbours":
@@ -63,6 +65,20 @@ class Neighbours:
     def documents(self, chunks: np.ndarray, k: int) -> np.ndarray:
         """Short content hashes of the neighbours' documents; 0 where the mask of `values` is false."""
         return self.snapshot.content_hashes(np.asarray(self.chunks[chunks][..., :k], dtype=np.int64))
+
+    def describe(self, chunks: np.ndarray, k: int) -> list[list[Neighbour]]:
+        """The first k neighbours of each chunk with their texts and documents, nearest first; without those deleted since."""
+        found = np.asarray(self.chunks[chunks][:, :k], dtype=np.int64)
+        return self.datastore.describe(self.snapshot, self.distances[chunks][:, :k], np.where(self.snapshot.is_live(found), found, -1))
+
+    def select(self, documents: Sequence[int]) -> "Neighbours":
+        """Those of some documents of the store, beside `TokenStore.select`."""
+        rows = np.concatenate([np.arange(self.table.first[index], self.table.first[index + 1]) for index in documents])
+        chosen = copy.copy(self)
+        chosen.store = self.store.select(documents)
+        chosen.table = ChunkTable(chosen.store, self.table.chunk_len)
+        chosen.chunks, chosen.distances = self.chunks[rows], self.distances[rows]
+        return chosen
 
 
 def recorded_version(artifact: Artifact, datastore: Datastore) -> int | None:

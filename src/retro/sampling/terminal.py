@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from retro.sampling.colours import PALETTE, ColouredChunk, Span
+from retro.showing.colours import PALETTE, ColouredChunk, Span
 
 
 def spans_text(spans: list[Span], dim_first: int = 0) -> Text:

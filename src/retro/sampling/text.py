@@ -1,7 +1,7 @@
 """Text from tokens as they come: characters and stop texts may lie across tokens."""
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from retro.corpus.tokenizer import Tokenizer
 
@@ -39,12 +39,3 @@ class TextStream:
         """The longest end of the text that begins a stop text."""
         lengths = (n for stop in self._stop for n in range(min(len(stop) - 1, len(self._held)), 0, -1) if self._held.endswith(stop[:n]))
         return max(lengths, default=0)
-
-
-def pieces(tokenizer: Tokenizer, tokens: Iterable[int]) -> list[str]:
-    """A text for each token, which joined are the text of all; a character across tokens belongs to the one that ends it."""
-    stream = TextStream(tokenizer)
-    texts = [stream.push(token)[0] for token in tokens]
-    if texts:
-        texts[-1] += stream.finish()
-    return texts
