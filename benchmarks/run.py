@@ -14,6 +14,8 @@ BENCHMARKS = (
     "embedding",
     "index",
     "datastore",
+    "overlap",
+    "scoring",
 )
 
 

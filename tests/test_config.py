@@ -46,6 +46,11 @@ def test_a_wrong_type_is_an_error(value: object) -> None:
         (lambda: TrainingConfig(num_steps=10), "warmup_steps is 750"),
         (lambda: EvaluationConfig(window=64, stride=128), "at most the window"),
         (
+            lambda: EvaluationConfig(window=512, stride=512).with_overlap(0.9375, 64),
+            "moves a window of 512 by 32 tokens; expected a multiple of 64",
+        ),
+        (lambda: EvaluationConfig(window=512, stride=512).with_overlap(1.0, 64), "expected 0 ≤ proportion < 1"),
+        (
             lambda: RunConfig(name="x", model=ModelConfig(), training=TrainingConfig(seq_len=100)),
             "seq_len is 100; expected a multiple of chunk_len",
         ),
@@ -54,3 +59,9 @@ def test_a_wrong_type_is_an_error(value: object) -> None:
 def test_impossible_settings_are_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_overlapping_proportions_of_the_paper() -> None:
+    window = EvaluationConfig(window=3072, stride=3072)
+    assert [window.with_overlap(proportion, 64).stride for proportion in (0.0, 0.75, 0.875)] == [3072, 768, 384]
+    assert EvaluationConfig(window=640, stride=64).with_overlap(0.9, 64).stride == 64  # not 63.99…

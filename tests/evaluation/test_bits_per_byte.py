@@ -8,8 +8,6 @@ from retro.config import EvaluationConfig
 from retro.corpus.sentencepiece import END_ID
 from retro.errors import ConfigError
 from retro.evaluation.bits_per_byte import chunk_bytes, score, windows_of
-from retro.evaluation.intervals import bootstrap_ratio, relative_gain
-from retro.evaluation.leakage import chunk_overlaps, filtered_bits_per_byte
 from retro.model.retro import Retro
 from retro.workspace import Workspace
 from tests.workspaces import small_run
@@ -82,29 +80,6 @@ def test_chunks_and_documents_add_up(workspace: Workspace, model: Retro) -> None
     assert scores.by_chunk(table).sum() == pytest.approx(scores.bits.sum())
     assert scores.by_document().sum() == pytest.approx(scores.bits.sum())
     assert chunk_bytes(table, workspace.datastore().tokenizer).sum() == workspace.store("test").num_bytes.sum()
-
-
-def test_filtered_scores_by_hand() -> None:
-    bits, num_bytes, overlaps = np.array([10.0, 6.0, 1.0]), np.array([5, 4, 1]), np.array([0.0, 0.5, 1.0])
-    scores = filtered_bits_per_byte(bits, num_bytes, overlaps, (0.1, 0.5, 1.0))
-    assert [(entry.bits_per_byte, entry.share_of_bytes) for entry in scores] == [(2.0, 0.5), (16 / 9, 0.9), (1.7, 1.0)]
-    assert filtered_bits_per_byte(bits[1:], num_bytes[1:], overlaps[1:], (0.1,)) == []
-
-
-def test_overlap_is_whole_for_a_chunk_that_stands_in_a_neighbour(workspace: Workspace) -> None:
-    overlaps = chunk_overlaps(workspace.neighbours("test"), 3)
-    assert ((overlaps >= 0) & (overlaps <= 1)).all()
-    assert overlaps.max() > 0.5
-
-
-def test_intervals_hold_the_estimate() -> None:
-    rng = np.random.default_rng(0)
-    worse = rng.uniform(1, 2, size=200)
-    gain = relative_gain(worse * rng.uniform(0.85, 0.95, size=200), worse)
-    assert gain.low < gain.estimate < gain.high
-    assert gain.estimate == pytest.approx(0.1, abs=0.01)
-    assert gain.high - gain.low < 0.02
-    assert bootstrap_ratio(worse, worse).high == 1.0
 
 
 def test_a_stride_off_the_chunk_grid_is_refused(workspace: Workspace, model: Retro) -> None:

@@ -1,8 +1,10 @@
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from retro.retrieval import overlap
 from retro.retrieval.overlap import longest_common_prefix, longest_common_substring
 
 
@@ -26,6 +28,49 @@ def test_against_the_definition(tokens: np.ndarray, others: np.ndarray) -> None:
     expected = literal_prefix(tokens.tolist(), others.tolist())
     assert longest_common_prefix(tokens, others, 0).tolist() == expected
     assert longest_common_substring(tokens[None], others[None], 0).tolist() == [max(expected)]
+
+
+PADDED = st.integers(0, 3)
+"""Few tokens, of which 0 is padding, so that runs are long and padding is everywhere."""
+
+
+@st.composite
+def chunks_and_neighbours(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Some chunks with k neighbours each; those that the mask leaves out are all padding, as `Neighbours.values` gives them."""
+    num_chunks, k, m, r = (draw(st.integers(low, high)) for low, high in ((1, 4), (0, 3), (1, 7), (1, 9)))
+    mask = draw(hnp.arrays(bool, (num_chunks, k)))
+    retrieved = draw(hnp.arrays(np.int64, (num_chunks, k, r), elements=PADDED)) * mask[..., None]
+    return draw(hnp.arrays(np.int64, (num_chunks, m), elements=PADDED)), retrieved
+
+
+def runs_of(tokens: list[int]) -> list[list[int]]:
+    """All substrings without padding."""
+    spans = ((start, stop) for start in range(len(tokens)) for stop in range(start + 1, len(tokens) + 1))
+    return [tokens[start:stop] for start, stop in spans if 0 not in tokens[start:stop]]
+
+
+@pytest.mark.parametrize("places", [1, overlap.PLACES])
+def test_substrings_with_padding_and_masked_neighbours_by_brute_force(monkeypatch: pytest.MonkeyPatch, places: int) -> None:
+    monkeypatch.setattr(overlap, "PLACES", places)
+
+    @settings(deadline=None)  # a busy machine is no failure
+    @given(chunks_and_neighbours())
+    def check(pair: tuple[np.ndarray, np.ndarray]) -> None:
+        chunks, retrieved = pair
+        expected = [
+            max((len(run) for run in runs_of(chunk) for neighbour in neighbours if contains(neighbour, run)), default=0)
+            for chunk, neighbours in zip(chunks.tolist(), retrieved.tolist(), strict=True)
+        ]
+        assert longest_common_substring(chunks, retrieved, 0).tolist() == expected
+
+    check()
+
+
+def test_long_runs_and_large_tokens() -> None:
+    text = np.arange(65_000, 66_000)
+    assert longest_common_substring(text[None, :700], text[None, None, 50:], 0).tolist() == [650]
+    assert longest_common_prefix(text[:700], text[None, 100:], 0).max() == 600
+    assert longest_common_substring(text[:4].reshape(2, 1, 2), text[:4].reshape(2, 1, 1, 2), 0).shape == (2, 1)
 
 
 def test_padding_matches_nothing() -> None:

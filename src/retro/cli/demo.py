@@ -19,13 +19,13 @@ class Options:
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "demo")
     from retro.demo import run_demo
-    from retro.evaluation.report import summary
+    from retro.evaluation.report import RESULT_HEADINGS, summary
     from retro.sampling.terminal import render_sample
 
     result = run_demo(options.out, get(options.recipe), RichNarrator())
     CONSOLE.print(render_sample(result.off, "retrieval off"))
     CONSOLE.print(render_sample(result.on, "retrieval on, the same prompt and seed"))
-    print_table("bits per byte on held-out documents", ["model", "bits per byte", "95 % interval"], result.rows())
+    print_table("held-out documents", RESULT_HEADINGS, result.rows())
     CONSOLE.print(summary(result.comparison) + "\n")
     rows = [[name, f"{seconds:.0f} s"] for name, seconds in result.seconds.items()]
     print_table("time", ["stage", "seconds"], [*rows, ["in all", f"{sum(result.seconds.values()):.0f} s"]])

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from retro.cli.console import RichNarrator, parse, print_table, recipe_of
 from retro.config import EvaluationConfig
+
+if TYPE_CHECKING:
+    from retro.evaluation.evaluate import Evaluation
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,26 @@ def main(arguments: list[str]) -> None:
 
     with RichNarrator().scoring(f"Evaluating {options.name}") as told:
         evaluation = Workspace(options.work).evaluate(options.name, options.split, options.evaluation, told)
-    rows = [
-        [mode, f"{value['estimate']:.4f}", f"{value['low']:.4f} – {value['high']:.4f}"]
-        for mode, value in evaluation.results["modes"].items()
-    ]
-    print_table(f"{options.name} on {options.split}", ["retrieval", "bits per byte", "95 % interval"], rows)
+    _print_modes(f"{options.name} on {options.split}", evaluation)
     sources = evaluation.results["sources"]
     if len(sources) > 1:
-        rows = [[source, *(f"{modes[mode]['estimate']:.4f}" for mode in evaluation.modes)] for source, modes in sources.items()]
+        rows = [
+            [source, *(f"{modes[mode]['bits_per_byte']['estimate']:.4f}" for mode in evaluation.modes)] for source, modes in sources.items()
+        ]
         print_table("bits per byte by source", ["source", *evaluation.modes], rows)
+
+
+def _print_modes(title: str, evaluation: "Evaluation") -> None:
+    rows = []
+    for mode in evaluation.modes:
+        found = evaluation.metrics(mode)
+        value = found.bits_per_byte
+        perplexities = (found.perplexity_per_token.estimate, found.perplexity_per_word.estimate)
+        rows.append([mode, f"{value.estimate:.4f}", f"{value.low:.4f} – {value.high:.4f}", *(f"{number:.2f}" for number in perplexities)])
+    print_table(title, ["retrieval", "bits per byte", "95 % interval", "perplexity per token", "per word"], rows)
+    by_mode = [[point for point in evaluation.filtered(mode) if point.is_eighth] for mode in evaluation.modes]
+    rows = [
+        [f"{points[0].alpha:.1%}", f"{points[0].share_of_bytes:.1%}", *(f"{point.bits_per_byte.estimate:.4f}" for point in points)]
+        for points in zip(*by_mode, strict=True)
+    ]
+    print_table("bits per byte of chunks that share at most α with the datastore", ["α", "of the text", *evaluation.modes], rows)

@@ -1,13 +1,14 @@
 """One self-contained HTML page about a baseline and a RETRO."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 from retro.evaluation.comparison import Comparison
 from retro.evaluation.evaluate import OFF, Evaluation
 from retro.evaluation.intervals import Interval
+from retro.evaluation.leakage import NEW
 from retro.evaluation.plots import Bar, Line, bar_plot, grouped_bars, line_plot
 
 STYLE = """
@@ -58,22 +59,29 @@ def numbers_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 def summary(comparison: Comparison) -> str:
     """The result in three sentences."""
     new, copied = comparison.buckets[0], [bucket for bucket in comparison.buckets if bucket.low >= 0.25]
+    on_new = f"On the {percent(new.share_of_bytes)} that shares at most an eighth it {_saves(comparison.gain_on_new_chunks)}."
+    if math.isnan(comparison.gain_on_new_chunks.estimate):
+        on_new = "No chunk shares less than an eighth, so that nothing can be told of new text."
     return (
         f"On held-out documents retrieval saves {with_interval(comparison.gain_over_baseline)} of the baseline's bits. "
         f"{percent(sum(b.share_of_gain for b in copied))} of the saving comes from the {percent(sum(b.share_of_bytes for b in copied))} of the "
-        f"text that shares a run of more than a quarter of a chunk with a neighbour. "
-        f"On the {percent(new.share_of_bytes)} that shares at most an eighth it {_saves(comparison.gain_on_new_chunks)}."
+        f"text that shares a run of more than a quarter of a chunk with a neighbour. {on_new}"
     )
 
 
+RESULT_HEADINGS = ("model", "bits per byte", "95 % interval", "perplexity per token", "per word")
+
+
 def result_rows(baseline: Evaluation, retro: Evaluation) -> list[list[str]]:
-    """Model, mode, bits per byte with its interval."""
+    """Model, mode, bits per byte with its interval, perplexity per token and per word."""
     entries = [("baseline", baseline, OFF)] + [("RETRO", retro, mode) for mode in retro.modes]
     rows = []
     for name, evaluation, mode in entries:
-        value = evaluation.results["modes"][mode]
+        found = evaluation.metrics(mode)
+        value = found.bits_per_byte
         label = name if name == "baseline" else ("RETRO[OFF]" if mode == OFF else f"RETRO[ON], k = {mode.removeprefix('on-')}")
-        rows.append([label, f"{value['estimate']:.4f}", f"{value['low']:.4f} – {value['high']:.4f}"])
+        perplexities = (found.perplexity_per_token, found.perplexity_per_word)
+        rows.append([label, f"{value.estimate:.4f}", f"{value.low:.4f} – {value.high:.4f}", *(f"{p.estimate:.2f}" for p in perplexities)])
     return rows
 
 
@@ -115,10 +123,10 @@ def render(
 <style>{STYLE}{sample_style}</style></head><body>
 <h1>{escape(title)}</h1>
 <p class="lead">{escape(summary(comparison))}</p>
-{numbers_table(["model", "bits per byte", "95 % interval"], result_rows(baseline, retro))}
+{numbers_table(RESULT_HEADINGS, result_rows(baseline, retro))}
 <p class="note">RETRO[ON] against RETRO[OFF], the same weights without neighbours: {with_interval(comparison.gain_over_off)} fewer bits.
 Test documents were held out by document; training documents with a 13-gram Jaccard similarity of 0.8 or more to any of them were removed from
-the training set and the datastore alike. The gain on chunks with little overlap is resampled over chunks, the others over documents.</p>
+the training set and the datastore alike. Intervals are over documents.</p>
 <h2>Pictures</h2><div class="plots">{plots}</div>
 <h2>Where the gain comes from</h2>{buckets}
 <h2>The same prompt with retrieval off and on</h2>{sample_html}
@@ -138,12 +146,9 @@ def _training(curves: Curves) -> str:
 
 
 def _modes(baseline: Evaluation, retro: Evaluation, comparison: Comparison) -> str:
-    entries: list[tuple[str, dict[str, Any], str]] = [
-        ("baseline", baseline.results["modes"][OFF], "baseline"),
-        ("RETRO[OFF]", retro.results["modes"][OFF], "off"),
-        ("RETRO[ON]", retro.results["modes"][comparison.on_mode], "on"),
-    ]
-    return bar_plot([Bar(label, v["estimate"], v["low"], v["high"], colour) for label, v, colour in entries], "bits per byte")
+    entries = [("baseline", baseline, OFF, "baseline"), ("RETRO[OFF]", retro, OFF, "off"), ("RETRO[ON]", retro, comparison.on_mode, "on")]
+    values = [(label, evaluation.metrics(mode).bits_per_byte, colour) for label, evaluation, mode, colour in entries]
+    return bar_plot([Bar(label, v.estimate, v.low, v.high, colour) for label, v, colour in values], "bits per byte")
 
 
 def _by_k(baseline: Evaluation, retro: Evaluation) -> str:
@@ -160,8 +165,8 @@ def _filtered(baseline: Evaluation, retro: Evaluation, on_mode: str) -> str:
     entries = [("baseline", baseline, OFF, "baseline"), ("RETRO[OFF]", retro, OFF, "off"), ("RETRO[ON]", retro, on_mode, "on")]
     lines = []
     for label, evaluation, mode, colour in entries:
-        points = evaluation.results["filtered"][mode]
-        lines.append(Line(label, [100 * p["alpha"] for p in points], [p["bits_per_byte"] for p in points], colour))
+        points = [point for point in evaluation.filtered(mode) if point.alpha >= NEW]
+        lines.append(Line(label, [100 * point.alpha for point in points], [point.bits_per_byte.estimate for point in points], colour))
     return line_plot(lines, "overlap allowed, α in %", "bpb(α)")
 
 

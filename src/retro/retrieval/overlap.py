@@ -1,36 +1,54 @@
-"""How much of a text stands in its neighbours: common substrings of tokens, all at once."""
+"""How much of a text stands in its neighbours: common substrings of tokens, of many texts at once.
+
+The dynamic programme of the textbooks, turned so that its inner loop runs over all places of all neighbours in the smallest numbers
+that hold them. `benchmarks/overlap.py` times it.
+"""
+
+from collections.abc import Iterator
 
 import numpy as np
 
-
-def match_lengths(tokens: np.ndarray, others: np.ndarray, pad_id: int) -> np.ndarray:
-    """For each position i of `tokens` and j of `others`, the length of the longest common run that ends at both.
-
-    `tokens` is (…, n) and `others` (…, r) with leading axes that broadcast; the result is (n, …, r). Padding matches nothing.
-    """
-    n = tokens.shape[-1]
-    shape = np.broadcast_shapes(tokens.shape[:-1], others.shape[:-1])
-    runs = np.zeros((n, *shape, others.shape[-1]), dtype=np.int16)
-    for i in range(n):
-        current = tokens[..., i, None]
-        equal = (current == others) & (others != pad_id)
-        if i:
-            runs[i, ..., 1:] = runs[i - 1, ..., :-1]
-        runs[i] = np.where(equal, runs[i] + 1, 0)
-    return runs
+PLACES = 1 << 17
+"""Tokens of neighbours that are looked at together: what fits into a processor's cache."""
 
 
 def longest_common_substring(chunks: np.ndarray, retrieved: np.ndarray, pad_id: int) -> np.ndarray:
-    """The longest run of tokens that a chunk (…, m) shares with any of its neighbours (…, k, r); s in the paper."""
-    if not retrieved.shape[-2]:
-        return np.zeros(chunks.shape[:-1], dtype=np.int16)
-    longest: np.ndarray = match_lengths(chunks[..., None, :], retrieved, pad_id).max(axis=(0, -1, -2))
-    return longest
+    """The longest run of tokens that a chunk (…, m) shares with any of its neighbours (…, k, r); s in the paper. Padding matches nothing."""
+    flat = chunks.reshape(-1, chunks.shape[-1])
+    longest = np.zeros(len(flat), dtype=np.int16)
+    if retrieved.size and chunks.size:
+        others = retrieved.reshape(len(flat), *retrieved.shape[-2:])
+        step = max(1, PLACES // others[0].size)
+        for first in range(0, len(flat), step):
+            part = slice(first, first + step)
+            for runs in _runs(flat[part], others[part], pad_id):
+                np.maximum(longest[part], runs.max(axis=1), out=longest[part])
+    return longest.reshape(chunks.shape[:-1])
 
 
 def longest_common_prefix(tokens: np.ndarray, others: np.ndarray, pad_id: int) -> np.ndarray:
     """For every token, the length of the longest run ending at it that appears in any of the others (k, r); LCP in the paper."""
     if not others.size or not tokens.size:
         return np.zeros(len(tokens), dtype=np.int16)
-    longest: np.ndarray = match_lengths(tokens[None, :], others, pad_id).max(axis=(1, 2))
-    return longest
+    return np.array([runs.max() for runs in _runs(tokens[None], others[None], pad_id)], dtype=np.int16)
+
+
+def _runs(tokens: np.ndarray, others: np.ndarray, pad_id: int) -> Iterator[np.ndarray]:
+    """For each token of the rows (n, m), how long a run ends at it and at every place of its row's others (n, k, r) flattened.
+
+    A place that nothing equals stands before each of the others, so that no run goes from one to the next. What is yielded is
+    overwritten by what follows.
+    """
+    nothing = max(int(tokens.max()), int(others.max())) + 1
+    places = np.full((*others.shape[:2], others.shape[2] + 1), nothing, dtype=np.min_scalar_type(nothing))
+    places[..., 1:] = np.where(others == pad_id, nothing, others)
+    places = places.reshape(len(others), -1)
+    columns = np.ascontiguousarray(tokens.T, dtype=places.dtype)[..., None]
+    equal = np.empty(places.shape, dtype=bool)
+    before, runs = np.zeros((2, places.size), dtype=np.min_scalar_type(tokens.shape[1]))
+    for column in columns:
+        np.equal(places, column, out=equal)
+        np.add(before[:-1], 1, out=runs[1:])
+        np.multiply(runs, equal.reshape(-1).view(np.uint8), out=runs)
+        yield runs.reshape(places.shape)
+        before, runs = runs, before
