@@ -21,6 +21,7 @@ COMMANDS = {
     "train": "train RETRO, or its baseline",
     "fit": "RETROfit: add retrieval to a trained baseline, and train that alone",
     "evaluate": "bits per byte without retrieval and with several k",
+    "knn": "a baseline beside kNN-LM and a continuous cache on top of it",
     "sample": "continue a text and show the neighbours it used",
     "doctor": "what is installed, and what is missing",
 }
