@@ -288,6 +288,29 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KnnConfig:
+    """kNN-LM and the continuous cache beside a baseline."""
+
+    num_neighbours: int = 10
+    """Keys of the memory that vote on each token; the paper uses 10."""
+    cache_len: int = 2048
+    """Tokens of the same document that the continuous cache looks back on."""
+    index: str = "auto"
+    """`auto` chooses by the number of keys; or `exact`, or a FAISS factory string such as HNSW24 or IVF1024,SQfp16."""
+    exact_below: int = 50_000
+    """With `auto`, fewer keys than these are searched exactly."""
+    target_recall: float = 0.98
+    """Part of the true 10 nearest that a search is tuned to find among the memory's own keys; the queries of a test lie farther away."""
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "num_neighbours", "cache_len")
+        _require(
+            self.index not in ("bm25", "hybrid"), f"index is {self.index!r}; expected one over keys, as tokens of a memory have no words"
+        )
+        _require(0.0 < self.target_recall <= 1.0, f"target_recall is {self.target_recall}; expected 0 < target_recall ≤ 1")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """A named run: everything from text to a trained model."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from retro.artifacts import MANIFEST, Artifact, Progress, file_checksum, open_artifact
-from retro.config import DatastoreConfig, EvaluationConfig, FitConfig, ModelConfig, TrainingConfig, from_dict
+from retro.config import DatastoreConfig, EvaluationConfig, FitConfig, KnnConfig, ModelConfig, TrainingConfig, from_dict
 from retro.corpus.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.corpus.workspace import CorpusWorkspace
@@ -19,6 +19,7 @@ from retro.errors import ArtifactError, ConfigError
 from retro.evaluation.closely import CloseDocument, DocumentGain, document_gains, find_document, look_closely
 from retro.evaluation.evaluate import Evaluation, evaluate
 from retro.evaluation.evaluate import Progress as ModeProgress
+from retro.evaluation.knn_evaluation import KnnEvaluation, evaluate_knn
 from retro.executor import Executor
 from retro.model.checkpoint import WEIGHTS, load
 from retro.model.retro import Retro
@@ -27,6 +28,7 @@ from retro.retrieval.build import build_datastore
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours, find_neighbours
 from retro.retrieval.retriever import Retriever
+from retro.retrieval.thinning import thinned_neighbours
 from retro.sampling.sampler import Sampler
 from retro.sampling.search import Passages
 from retro.training.batches import PackedBatches
@@ -172,6 +174,27 @@ class Workspace(CorpusWorkspace):
         number = find_document(store, document) if document else document_gains(evaluation, store, num_neighbours)[0].number
         config = from_dict(EvaluationConfig, evaluation.artifact.config, str(evaluation.artifact.path))
         return look_closely(self.model(name)[0], self.neighbours(split), number, num_neighbours, config)
+
+    def knn_lm(
+        self,
+        name: str,
+        config: KnnConfig,
+        evaluation: EvaluationConfig,
+        split: str = "test",
+        tune_on: str = "valid",
+        progress: ModeProgress | None = None,
+    ) -> KnnEvaluation:
+        """A run, usually a baseline, as kNN-LM over the training tokens and with a continuous cache; tuned on another split."""
+        model, artifact = self.model(name)
+        stores = self.corpus().train, self.store(tune_on), self.store(split)
+        return evaluate_knn(model, artifact.fingerprint, *stores, self.path / "knn" / name, config, evaluation, progress)
+
+    def thinned_neighbours(
+        self, split: str, fractions: Sequence[float], k: int = 0, seed: int = 0, progress: ModeProgress | None = None
+    ) -> dict[float, Neighbours]:
+        """Exact neighbours of a split's chunks in random parts of the datastore, by the part; k of each, 0: as many as are saved."""
+        folder = self.path / "thinned" / split
+        return thinned_neighbours(self.store(split), self.datastore(), folder, fractions, k, seed, progress)
 
     def sampler(
         self,

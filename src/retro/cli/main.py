@@ -22,6 +22,7 @@ COMMANDS = {
     "fit": "RETROfit: add retrieval to a trained baseline, and train that alone",
     "evaluate": "bits per byte without retrieval and with several k",
     "inspect": "look closely at a document: what retrieval saved on every token, beside the neighbours",
+    "knn": "a baseline beside kNN-LM and a continuous cache on top of it",
     "sample": "continue a text and show the neighbours it used",
     "doctor": "what is installed, and what is missing",
 }

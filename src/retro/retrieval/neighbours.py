@@ -158,36 +158,44 @@ class _Search:
                 done += len(part)
                 if progress:
                     progress(done, total)
-        counts = (self.chunks >= 0).sum(axis=1)
-        dtype = np.int32 if self.chunks.max(initial=0) < 1 << 31 else np.int64
-        firsts = np.stack([self.hashes, self.table.first[:-1].astype(np.uint64)], axis=1)
-        arrays = {"neighbours.npy": self.chunks.astype(dtype), "distances.npy": self.distances, "documents.npy": firsts}
-        for name, array in arrays.items():
-            with stage.write(name) as file:
-                np.save(file, array)
+        write_found(stage, self.table, self.chunks, self.distances)
         searched = int((~self.known).sum())
-        stage.counts.update(chunks=len(self.table), searched=searched, looked_through_added=total - searched, neighbours=int(counts.sum()))
+        stage.counts.update(searched=searched, looked_through_added=total - searched)
 
     def _search(self, chunks: np.ndarray, documents: list[int] | None) -> None:
-        for part, entries in self._entries(chunks):
+        for part, entries in query_entries(self.table, self.own, self.datastore, self.snapshot, chunks):
             distances, found = search_other_documents(self.snapshot, entries, self.own[part], self.k, documents)
             both = np.concatenate([self.distances[part], distances], axis=1), np.concatenate([self.chunks[part], found], axis=1)
             self.distances[part], self.chunks[part] = nearest(*both, self.k)
 
-    def _entries(self, chunks: np.ndarray) -> Iterator[tuple[np.ndarray, Entries]]:
-        """Keys of the chunks that have text: the datastore's own, where it holds the document, or new ones."""
-        texts = {int(chunk): self.datastore.tokenizer.decode(self.table.tokens(chunk).tolist()) for chunk in chunks}
-        chunks = np.array([chunk for chunk, text in texts.items() if text.strip()], dtype=np.int64)
-        stored = self.snapshot.find(self.own[chunks], chunks - self.table.first[self.table.documents[chunks]])
-        found, keys = self.snapshot.keys(stored)
-        yield chunks[found], Entries(keys, self._tokens(chunks[found]))
-        missing = chunks[~found]
-        if len(missing):
-            keys = self.datastore.embedder.embed([texts[int(chunk)] for chunk in missing]).astype(np.float16)
-            yield missing, Entries(keys, self._tokens(missing))
 
-    def _tokens(self, chunks: np.ndarray) -> list[np.ndarray]:
-        return [self.table.tokens(chunk) for chunk in chunks]
+def query_entries(
+    table: ChunkTable, own: np.ndarray, datastore: Datastore, snapshot: Snapshot, chunks: np.ndarray
+) -> Iterator[tuple[np.ndarray, Entries]]:
+    """Keys of the chunks that have text: the datastore's own, where it holds the document, or new ones.
+
+    `own` are the content hashes of the documents of all chunks of the table.
+    """
+    texts = {int(chunk): datastore.tokenizer.decode(table.tokens(chunk).tolist()) for chunk in chunks}
+    chunks = np.array([chunk for chunk, text in texts.items() if text.strip()], dtype=np.int64)
+    stored = snapshot.find(own[chunks], chunks - table.first[table.documents[chunks]])
+    found, keys = snapshot.keys(stored)
+    yield chunks[found], Entries(keys, [table.tokens(chunk) for chunk in chunks[found]])
+    missing = chunks[~found]
+    if len(missing):
+        keys = datastore.embedder.embed([texts[int(chunk)] for chunk in missing]).astype(np.float16)
+        yield missing, Entries(keys, [table.tokens(chunk) for chunk in missing])
+
+
+def write_found(stage: Stage, table: ChunkTable, chunks: np.ndarray, distances: np.ndarray) -> None:
+    """The files of neighbours, as `Neighbours` reads them."""
+    dtype = np.int32 if chunks.max(initial=0) < 1 << 31 else np.int64
+    firsts = np.stack([content_hashes(table.store), table.first[:-1].astype(np.uint64)], axis=1)
+    arrays = {"neighbours.npy": chunks.astype(dtype), "distances.npy": distances, "documents.npy": firsts}
+    for name, array in arrays.items():
+        with stage.write(name) as file:
+            np.save(file, array)
+    stage.counts.update(chunks=len(table), neighbours=int((chunks >= 0).sum()))
 
 
 def search_other_documents(
