@@ -1,8 +1,6 @@
 """The whole road, by the functions behind the commands: text to a sample with its neighbours, and the demo's report."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from retro.corpus import catalogue, readers
 from retro.corpus.documents import Document
 from retro.demo import run_demo
 from retro.workspace import Workspace
-from tests.workspaces import small_run
+from tests.workspaces import Silent, small_run
 
 MODEL = [
     "--model.d-model",
@@ -74,22 +72,6 @@ def test_text_to_sample_by_commands(tmp_path: Path, text_folder: Path, bert: str
     assert "retrieval off" in shown
     assert "retrieval on" in shown
     assert "distance" in shown
-
-
-class Silent:
-    @contextmanager
-    def counting(self, title: str) -> Iterator[Callable[[int, int], None]]:
-        yield lambda done, total: None
-
-    @contextmanager
-    def scoring(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
-        yield lambda mode, done, total: None
-
-    steps = scoring
-
-    @contextmanager
-    def training(self, title: str) -> Iterator[Callable[[object], None]]:
-        yield lambda report: None
 
 
 def test_the_demo_reports_and_reuses(tmp_path: Path, texts: list[str], bert: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """A small run for the tests: everything real, in seconds."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from retro.config import CorpusConfig, DatastoreConfig, EncoderConfig, EvaluationConfig, ModelConfig, RunConfig, TrainingConfig
@@ -33,3 +35,21 @@ def small_workspace(folder: Path, source: Path, bert: str, splits: tuple[str, ..
     for split in splits:
         work.find_neighbours(split)
     return work
+
+
+class Silent:
+    """A narrator that says nothing."""
+
+    @contextmanager
+    def counting(self, title: str) -> Iterator[Callable[[int, int], None]]:
+        yield lambda done, total: None
+
+    @contextmanager
+    def scoring(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
+        yield lambda mode, done, total: None
+
+    steps = scoring
+
+    @contextmanager
+    def training(self, title: str) -> Iterator[Callable[[object], None]]:
+        yield lambda report: None

@@ -24,6 +24,7 @@ COMMANDS = {
     "inspect": "look closely at a document: what retrieval saved on every token, beside the neighbours",
     "knn": "a baseline beside kNN-LM and a continuous cache on top of it",
     "sample": "continue a text and show the neighbours it used",
+    "reproduce": "the paper's tables and figures, and its claims as a checklist",
     "doctor": "what is installed, and what is missing",
 }
 

@@ -76,14 +76,13 @@ def link_distances(
 
 
 def plot_link_distances(result: LinkDistances) -> str:
-    """Mean distance by rank beside that of random articles, as SVG; dotted lines are the bounds of the intervals."""
+    """Mean distance by rank, with its interval, beside that of random articles, as SVG."""
     ranks = list(range(1, len(result.by_rank) + 1))
     means = [entry.mean for entry in result.by_rank]
+    bounds = [mean.low for mean in means], [mean.high for mean in means]
     lines = [
         Line("random articles", ranks, [result.random.mean.estimate] * len(ranks), "baseline", "--"),
-        Line("neighbours", ranks, [mean.estimate for mean in means], "on"),
-        Line("95 % interval", ranks, [mean.low for mean in means], "train", ":"),
-        Line("", ranks, [mean.high for mean in means], "train", ":"),
+        Line("neighbours", ranks, [mean.estimate for mean in means], "on", "-", *bounds),
     ]
     return line_plot(lines, "rank of the neighbour", "mean link distance", xticks=ranks if len(ranks) <= 20 else None)
 

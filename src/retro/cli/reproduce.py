@@ -1,0 +1,44 @@
+"""retro reproduce"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from retro.cli.console import CONSOLE, RichNarrator, parse, print_table
+
+
+@dataclass(frozen=True)
+class Options:
+    """The paper's tables and figures on data at hand, and its claims as a checklist. Run again, it reuses what is finished."""
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Experiments, or all; none lists them."""
+    scale: str = "tiny"
+    """tiny: minutes to an hour on two cores; small: hours; paper: the paper's own sizes, for a cluster."""
+    out: Path = Path("reproduce")
+    """The workspace, which may be the demo's: its runs are reused."""
+    sources: tuple[str, ...] = ()
+    """Your own data instead of the scale's: names of the catalogue, files or folders."""
+
+
+def main(arguments: list[str]) -> None:
+    options = parse(Options, arguments, "reproduce")
+    from retro.reproduce import scales
+    from retro.reproduce.page import checklist
+    from retro.reproduce.result import text_of
+    from retro.reproduce.runner import EXPERIMENTS, finished, reproduce
+
+    if not options.names:
+        print_table("experiments", ["name", "title"], [[name, experiment.title] for name, experiment in EXPERIMENTS.items()])
+        return
+    names = () if options.names == ("all",) else options.names
+    results = reproduce(names, scales.get(options.scale), options.out, RichNarrator(), options.sources)
+    for result in results:
+        CONSOLE.print(f"\n[bold]{result.title}[/]   in the paper: {result.paper}", soft_wrap=True)
+        for table in result.tables:
+            print_table(table.title, table.headings, [[text_of(cell) for cell in row] for row in table.rows])
+    rows = [[claim.verdict.value, statement, claim.found] for statement, claim, _ in checklist(finished(options.out)) if claim is not None]
+    print_table("claims looked at in this folder", ["verdict", "claim", "found"], rows)
+    CONSOLE.print(f"{options.out / 'reproduce' / 'report.html'}", soft_wrap=True)

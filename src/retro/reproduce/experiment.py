@@ -1,0 +1,81 @@
+"""What every experiment is made of: a study to take models from, and findings to give back."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from retro.evaluation.claims import Claim
+from retro.evaluation.evaluate import OFF, Evaluation, on
+from retro.evaluation.intervals import Interval, bootstrap_ratio
+from retro.evaluation.plots import Line
+from retro.reproduce.result import Figure, Table
+from retro.reproduce.scales import Scale
+from retro.study import Study
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an experiment found."""
+
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+    claims: Sequence[Claim] = ()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper."""
+
+    title: str
+    paper: str
+    """What the paper reports there."""
+    run: Callable[[Study, Scale], Findings]
+
+
+@dataclass(frozen=True)
+class Trio:
+    """The baseline and RETRO with retrieval off and on, on the same documents."""
+
+    baseline: Evaluation
+    retro: Evaluation
+    k: int
+
+    @property
+    def num_bytes(self) -> np.ndarray:
+        return self.retro.arrays["document_bytes"]
+
+    def bits(self) -> dict[str, np.ndarray]:
+        """Bits of every document: baseline, off, on."""
+        return {
+            "baseline": self.baseline.document_bits(OFF),
+            "off": self.retro.document_bits(OFF),
+            "on": self.retro.document_bits(on(self.k)),
+        }
+
+    def per_byte(self) -> dict[str, Interval]:
+        return {name: bootstrap_ratio(bits, self.num_bytes) for name, bits in self.bits().items()}
+
+
+NAMES = {"baseline": "baseline", "off": "RETRO[OFF]", "on": "RETRO[ON]"}
+
+
+def trio(study: Study) -> Trio:
+    """Train and score what is missing of the study's baseline and RETRO."""
+    return Trio(study.evaluated("baseline"), study.evaluated("retro"), study.run.training.num_neighbours)
+
+
+def percent(interval: Interval) -> str:
+    """A relative gain with its bounds, for a sentence."""
+    return f"{100 * interval.estimate:.1f} % ({100 * interval.low:.1f} to {100 * interval.high:.1f})"
+
+
+def band(label: str, x: Sequence[float], intervals: Sequence[Interval], colour: str, style: str = "-") -> Line:
+    """A curve with its interval."""
+    low, high = [interval.low for interval in intervals], [interval.high for interval in intervals]
+    return Line(label, x, [interval.estimate for interval in intervals], colour, style, low, high)
+
+
+def flat(label: str, x: Sequence[float], interval: Interval, colour: str) -> Line:
+    """A level to compare a curve with."""
+    return Line(label, x, [interval.estimate] * len(x), colour, "--")

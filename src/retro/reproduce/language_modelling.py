@@ -1,0 +1,127 @@
+"""Bits per byte of the baseline, RETRO[OFF] and RETRO[ON], by source, and of the RETROfit."""
+
+import numpy as np
+
+from retro.evaluation.claims import Claim, above, exactly, together, within
+from retro.evaluation.evaluate import OFF, on
+from retro.evaluation.intervals import Interval, bootstrap, bootstrap_ratio, relative_gain
+from retro.evaluation.plots import Bar, Line, bar_plot, line_plot
+from retro.reproduce.experiment import NAMES, Findings, Trio, percent, trio
+from retro.reproduce.result import Cell, Figure, Table
+from retro.reproduce.scales import Scale
+from retro.study import Study
+
+SAME = 0.01
+"""Relative difference below which two models count as alike."""
+CLOSE = 0.8
+"""Part of the gain from scratch at which a RETROfit counts as close."""
+
+
+def retrieval(study: Study, scale: Scale) -> Findings:
+    """Retrieval off and on."""
+    found = trio(study)
+    bits, per_byte = found.bits(), found.per_byte()
+    gains = {name: relative_gain(bits[name], bits["baseline"]) for name in ("off", "on")}
+    over_off = relative_gain(bits["on"], bits["off"])
+    rows: list[list[Cell]] = [[NAMES[name], per_byte[name], percent(gains[name]) if name in gains else ""] for name in bits]
+    claims = [
+        Claim("on-below-off", above(over_off), f"{percent(over_off)} fewer bits"),
+        Claim("off-like-baseline", within(gains["off"], SAME), f"{percent(gains['off'])} fewer bits than the baseline"),
+    ]
+    bars = [Bar(NAMES[name], value.estimate, value.low, value.high, name) for name, value in per_byte.items()]
+    figure = Figure("bars", "Bits per byte on the test documents, 95 % intervals over documents.", bar_plot(bars, "bits per byte"))
+    return Findings([Table("bits per byte", ["model", "bits per byte", "gain over the baseline"], rows)], [figure], claims)
+
+
+def sources(study: Study, scale: Scale) -> Findings:
+    """The gain on each source beside how much of it stands in the datastore."""
+    found = trio(study)
+    names = np.array([document["source"] for document in study.work.store("test").documents])
+    bits, overlap = found.bits(), _document_overlaps(study, found)
+    rows: list[list[Cell]] = []
+    gains: dict[str, Interval] = {}
+    for source in sorted(set(names.tolist())):
+        own = names == source
+        gains[source] = relative_gain(bits["on"][own], bits["baseline"][own])
+        levels = [bootstrap_ratio(bits[name][own], found.num_bytes[own]) for name in bits]
+        rows.append([source, int(own.sum()), *levels, percent(gains[source]), float(overlap[own].mean())])
+    rows.sort(key=lambda row: -gains[str(row[0])].estimate)
+    bars = [Bar(str(row[0]), 100 * (g := gains[str(row[0])]).estimate, 100 * g.low, 100 * g.high, "on") for row in rows]
+    headings = ["source", "documents", *NAMES.values(), "gain over the baseline", "mean overlap r"]
+    figure = Figure("gains", "Bits that RETRO[ON] saves of the baseline's, by source.", bar_plot(bars, "% saved", "{:.1f}"))
+    return Findings([Table("by source", headings, rows)], [figure], _order_claim(names, bits, overlap))
+
+
+def _document_overlaps(study: Study, found: Trio) -> np.ndarray:
+    """The mean r of each test document's chunks."""
+    table = study.work.neighbours("test").table
+    sums = np.bincount(table.documents, weights=found.retro.arrays["overlaps"], minlength=len(found.num_bytes))
+    counts: np.ndarray = np.bincount(table.documents, minlength=len(found.num_bytes))
+    return sums / np.maximum(counts, 1)
+
+
+def _order_claim(names: np.ndarray, bits: dict[str, np.ndarray], overlap: np.ndarray) -> list[Claim]:
+    """Rank correlation over the sources between gain and overlap; no claim with fewer than four sources."""
+    kinds, own = np.unique(names, return_inverse=True)
+    if len(kinds) < 4:
+        return []
+    values = np.stack([bits["baseline"] - bits["on"], bits["baseline"], overlap, np.ones(len(names))], axis=1)
+    columns = np.zeros((len(names), len(kinds), values.shape[1]))
+    columns[np.arange(len(names)), own] = values
+
+    def correlation(sums: np.ndarray) -> np.ndarray:
+        saved, base, shared, count = np.moveaxis(sums.reshape(len(sums), *columns.shape[1:]), -1, 0)
+        return _rank_correlation(saved / base, shared / count)[:, None]
+
+    (interval,) = bootstrap(columns.reshape(len(names), -1), correlation)
+    return [Claim("sources", above(interval), f"rank correlation of gain and overlap over {len(kinds)} sources: {_plain(interval)}")]
+
+
+def _rank_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Spearman's along the last axis, of values that are all different."""
+    ranks = [np.argsort(np.argsort(values, axis=-1), axis=-1).astype(float) for values in (first, second)]
+    centred = [values - values.mean(axis=-1, keepdims=True) for values in ranks]
+    correlation: np.ndarray = (centred[0] * centred[1]).sum(axis=-1) / np.sqrt(
+        (centred[0] ** 2).sum(axis=-1) * (centred[1] ** 2).sum(axis=-1)
+    )
+    return correlation
+
+
+def retrofit(study: Study, scale: Scale) -> Findings:
+    """A frozen baseline with retrieval added, beside RETRO from scratch."""
+    found = trio(study)
+    study.fit("retrofit", scale.fit_steps)
+    fitted = study.evaluate("retrofit")
+    bits = {**found.bits(), "fit": fitted.document_bits(on(found.k))}
+    saved, from_scratch = bits["baseline"] - bits["fit"], bits["baseline"] - bits["on"]
+    share = bootstrap_ratio(saved, from_scratch)
+    same = bool(np.array_equal(fitted.document_bits(OFF), bits["baseline"]))
+    labels = {**NAMES, "fit": "RETROfit[ON]"}
+    rows: list[list[Cell]] = [
+        [labels[name], bootstrap_ratio(value, found.num_bytes), percent(relative_gain(value, bits["baseline"]))]
+        for name, value in bits.items()
+    ]
+    rows.append(["RETROfit[OFF]", fitted.bits_per_byte(OFF), "the baseline's, to the bit" if same else "not the baseline's"])
+    claim = Claim(
+        "retrofit",
+        together(above(share, CLOSE), exactly(same)),
+        f"{percent(share)} of the gain from scratch after {scale.fit_steps} of {study.run.training.num_steps} steps; "
+        f"with retrieval off {'equal to the bit' if same else 'different'}",
+    )
+    lines = [
+        _curve(study, "baseline", "valid_off", "baseline", "baseline"),
+        _curve(study, "retro", "valid_on", "RETRO[ON]", "on"),
+        _curve(study, "retro", "valid_off", "RETRO[OFF]", "off"),
+        _curve(study, "retrofit", "valid_on", "RETROfit[ON]", "fit"),
+    ]
+    figure = Figure("curves", "Validation loss during training.", line_plot(lines, "million training tokens", "nats a token"))
+    return Findings([Table("bits per byte", ["model", "bits per byte", "gain over the baseline"], rows)], [figure], [claim])
+
+
+def _curve(study: Study, name: str, metric: str, label: str, colour: str) -> Line:
+    tokens, values = study.curve(name, metric)
+    return Line(label, [count / 1e6 for count in tokens], values, colour)
+
+
+def _plain(interval: Interval) -> str:
+    return f"{interval.estimate:.2f} ({interval.low:.2f} to {interval.high:.2f})"

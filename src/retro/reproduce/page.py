@@ -1,0 +1,60 @@
+"""One self-contained HTML page: the paper's claims as a checklist, then every experiment with its numbers and where they come from."""
+
+import json
+from collections.abc import Sequence
+from html import escape
+
+from retro.evaluation.claims import CLAIMS, Claim, Verdict
+from retro.evaluation.report import STYLE, numbers_table
+from retro.reproduce.result import Result, text_of
+
+MARKS = {Verdict.REPRODUCED: "✓", Verdict.NOT_REPRODUCED: "✗", Verdict.TOO_SMALL: "?"}
+COLOURS = {Verdict.REPRODUCED: "#2f7d4f", Verdict.NOT_REPRODUCED: "#b23b3b", Verdict.TOO_SMALL: "#8a6d1b"}
+MORE_STYLE = """
+table.claims { border-collapse: collapse; } table.claims td { padding: .45em .8em; border-bottom: 1px solid #e3e3e3; vertical-align: top; }
+table.claims td.verdict { white-space: nowrap; font-weight: 600; } td.found { color: #444; } td.open { color: #999; }
+section { border-top: 1px solid #ddd; margin-top: 2.4em; } .scroll { overflow-x: auto; } h3 { font-size: 1em; margin-bottom: .3em; }
+details { margin-top: 1em; font-size: .93em; } summary { cursor: pointer; color: #2a6f97; }
+"""
+
+
+def checklist(results: Sequence[Result]) -> list[tuple[str, Claim | None, str]]:
+    """Every claim in the paper's order: its statement, what was found if it was looked at, and in which experiment."""
+    found = {claim.key: (claim, result.name) for result in results for claim in result.claims}
+    return [(statement, *found.get(key, (None, ""))) for key, statement in CLAIMS.items()]
+
+
+def render(results: Sequence[Result], scale: str) -> str:
+    counts = [claim.verdict for _, claim, _ in checklist(results) if claim is not None]
+    told = ", ".join(f"{counts.count(verdict)} {verdict.value}" for verdict in Verdict)
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>RETRO reproduced</title>
+<style>{STYLE}{MORE_STYLE}</style></head><body>
+<h1>RETRO reproduced, scale {escape(scale)}</h1>
+<p class="lead">Of {len(CLAIMS)} claims of the paper {len(counts)} were looked at here: {told}.</p>
+<p class="note">A claim is reproduced if the whole 95 % interval (bootstrap over documents) speaks for it, not reproduced if the whole
+interval speaks against it, and too small to tell otherwise. The models are small: what is found here is about this data and these sizes.</p>
+<table class="claims">{"".join(_claim_row(*row) for row in checklist(results))}</table>
+{"".join(map(_section, results))}
+</body></html>
+"""
+
+
+def _claim_row(statement: str, claim: Claim | None, experiment: str) -> str:
+    if claim is None:
+        return f'<tr><td class="verdict open">not run</td><td class="open">{escape(statement)}</td><td></td></tr>'
+    verdict = f'<td class="verdict" style="color:{COLOURS[claim.verdict]}">{MARKS[claim.verdict]} {claim.verdict.value}</td>'
+    return f'<tr>{verdict}<td>{escape(statement)}</td><td class="found"><a href="#{experiment}">{escape(claim.found)}</a></td></tr>'
+
+
+def _section(result: Result) -> str:
+    tables = "".join(
+        f'<h3>{escape(t.title)}</h3><div class="scroll">{numbers_table(t.headings, [[text_of(cell) for cell in row] for row in t.rows])}</div>'
+        for t in result.tables
+    )
+    figures = "".join(f"<figure>{f.svg}<figcaption>{escape(f.caption)}</figcaption></figure>" for f in result.figures)
+    source = {key: value for key, value in result.provenance.items() if key != "command"}
+    return f"""<section id="{result.name}"><h2>{escape(result.title)}</h2>
+<p class="note">In the paper: {escape(result.paper)}</p>{tables}<div class="plots">{figures}</div>
+<details><summary>Where these numbers come from</summary><pre>{escape(result.provenance["command"])}</pre>
+<pre>{escape(json.dumps(source, indent=1, ensure_ascii=False))}</pre></details></section>"""

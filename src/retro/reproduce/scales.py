@@ -1,0 +1,112 @@
+"""How large a reproduction is: minutes on a laptop, an afternoon, or the paper's own sizes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from retro import recipes
+from retro.config import EncoderConfig, EvaluationConfig, ModelConfig, RunConfig
+from retro.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Everything that the experiments of one scale need to know."""
+
+    name: str
+    run: RunConfig
+    sources: tuple[str, ...] = ()
+    """Corpora of the catalogue; empty where the user must name theirs."""
+    fit_steps: int
+    """Steps of the RETROfit."""
+    fractions: tuple[float, ...] = (0.01, 0.1, 0.3, 1.0)
+    """Parts of the datastore."""
+    neighbours: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 100)
+    """k at evaluation."""
+    sizes: tuple[tuple[str, ModelConfig], ...]
+    """RETRO models by name, smallest first; each has its baseline."""
+    ablation: RunConfig
+    wikipedia_fraction: float = 1.0
+    """Part of the Wikipedia dump whose neighbours are looked up in the link graph."""
+
+
+def scaled(model: ModelConfig, factor: float) -> ModelConfig:
+    """The same depth with a part of the heads and of every width."""
+
+    def part(size: int) -> int:
+        return max(1, int(size * factor))
+
+    encoder = model.encoder
+    smaller = EncoderConfig(
+        d_model=part(encoder.d_model),
+        num_layers=encoder.num_layers,
+        num_heads=part(encoder.num_heads),
+        head_dim=encoder.head_dim,
+        ffw_dim=part(encoder.ffw_dim),
+        cross_attention_layers=encoder.cross_attention_layers,
+    )
+    return replace(
+        model, d_model=part(model.d_model), num_heads=part(model.num_heads), ffw_dim=part(model.ffw_dim), encoder=smaller
+    )  # fmt: skip
+
+
+def _with_steps(run: RunConfig, num_steps: int, warmup_steps: int) -> RunConfig:
+    every = max(1, num_steps // 10)
+    training = replace(run.training, num_steps=num_steps, warmup_steps=warmup_steps, validate_every=every, checkpoint_every=every)
+    return replace(run, training=training)
+
+
+def tiny() -> Scale:
+    """The demo's licence texts and model; an hour on two cores for all experiments, minutes for one."""
+    run = recipes.tiny()
+    return Scale(
+        name="tiny",
+        run=run,
+        sources=("licences",),
+        fit_steps=100,
+        sizes=(("half", scaled(run.model, 0.5)), ("whole", run.model)),
+        ablation=_with_steps(run, 60, 10),
+        wikipedia_fraction=0.15,
+    )
+
+
+def small() -> Scale:
+    """Half of the miniature MassiveText, a model of six layers; some hours on two cores."""
+    run = _with_steps(recipes.massive_text_mini(), 500, 50)
+    run = replace(
+        run,
+        corpus=replace(run.corpus, sample_fraction=0.5),
+        datastore=replace(run.datastore, encoder="static"),
+        training=replace(run.training, validate_every=25, checkpoint_every=50),
+        evaluation=EvaluationConfig(window=1024, stride=512, num_neighbours=(1, 2, 4, 10)),
+    )
+    return Scale(
+        name="small",
+        run=run,
+        sources=run.corpus.sources,
+        fit_steps=250,
+        sizes=(("half", scaled(run.model, 0.5)), ("whole", run.model)),
+        ablation=_with_steps(run, 200, 20),
+    )
+
+
+def paper() -> Scale:
+    """The paper's models and schedules. Its data is not public: name your own with --sources."""
+    run = recipes.get("paper-172m")
+    evaluation = replace(run.evaluation, num_neighbours=(1, 2, 4, 10))
+    return Scale(
+        name="paper",
+        run=replace(run, evaluation=evaluation),
+        fit_steps=recipes.get("retrofit-172m").training.num_steps,
+        sizes=tuple((name, recipes.get(f"paper-{name}").model) for name in ("172m", "425m", "1.5b", "7.5b")),
+        ablation=replace(recipes.get("ablation-172m"), evaluation=evaluation),
+    )
+
+
+SCALES: dict[str, Callable[[], Scale]] = {"tiny": tiny, "small": small, "paper": paper}
+
+
+def get(name: str) -> Scale:
+    """A scale by its name."""
+    if name not in SCALES:
+        raise ConfigError(f"there is no scale {name!r}; expected one of {', '.join(SCALES)}")
+    return SCALES[name]()

@@ -1,0 +1,46 @@
+"""Neighbours in the world: links between Wikipedia articles and those of their neighbours."""
+
+from dataclasses import replace
+
+from retro.corpus import catalogue
+from retro.corpus.links import read_links
+from retro.evaluation.claims import Claim, above, together
+from retro.evaluation.intervals import Interval
+from retro.evaluation.link_distance import link_distances, plot_link_distances
+from retro.reproduce.experiment import Findings
+from retro.reproduce.result import Cell, Figure, Table
+from retro.reproduce.scales import Scale
+from retro.study import Study
+
+DUMP = "enwik8"
+
+
+def link_distance(study: Study, scale: Scale) -> Findings:
+    """A datastore of the dump's articles, in a folder of its own, and the dump's own links."""
+    run = replace(
+        study.run,
+        corpus=replace(
+            study.run.corpus, sources=(DUMP,), tokenizer_weights={}, max_document_bytes=0, sample_fraction=scale.wikipedia_fraction
+        ),
+        datastore=replace(study.run.datastore, encoder="static"),
+    )
+    wikipedia = Study(study.folder / "wikipedia", run, [DUMP], study.narrator)
+    wikipedia.prepare()
+    study.used |= {f"wikipedia: {name}": value for name, value in wikipedia.used.items()}
+    with study.narrator.counting("Reading the dump's links"):
+        graph = read_links(next(file for file in catalogue.folder_of(DUMP).iterdir() if file.suffix in (".gz", ".bz2", ".xml")))
+    found = link_distances(wikipedia.work.neighbours("test"), graph)
+    ranks = [1, 2, 5, 10, 20]
+    rows: list[list[Cell]] = [[f"rank {rank}", found.by_rank[rank - 1].mean] for rank in ranks if rank <= len(found.by_rank)]
+    rows.append(["random articles", found.random.mean])
+    sentence = (
+        f"random articles are {_plain(found.below_random)} links further; each rank adds {_plain(found.rise)} links "
+        f"({found.num_documents} articles)"
+    )
+    claim = Claim("link-distance", together(above(found.below_random), above(found.rise)), sentence)
+    figure = Figure("ranks", "Mean number of links between an article and those of its chunks' neighbours.", plot_link_distances(found))
+    return Findings([Table("links between articles", ["neighbour", "mean distance"], rows)], [figure], [claim])
+
+
+def _plain(interval: Interval) -> str:
+    return f"{interval.estimate:.3f} ({interval.low:.3f} to {interval.high:.3f})"

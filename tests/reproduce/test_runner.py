@@ -1,0 +1,78 @@
+"""Experiments on a small corpus with everything real, and what a second run reuses."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from retro.cli.main import main
+from retro.errors import ConfigError
+from retro.reproduce import scales
+from retro.reproduce.runner import EXPERIMENTS, finished, reproduce
+from retro.reproduce.scales import Scale
+from tests.workspaces import Silent, small_run
+
+
+@pytest.fixture(scope="module")
+def small_scale(bert: str) -> Scale:
+    run = small_run(bert)
+    return Scale(
+        name="test", run=run, fit_steps=4, fractions=(0.2, 1.0), neighbours=(1, 4), ablation=run,
+        sizes=(("half", scales.scaled(run.model, 0.5)), ("whole", run.model)),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, small_scale: Scale, text_folder: Path) -> Path:
+    path = tmp_path_factory.mktemp("study")
+    names = ("table-retrieval", "figure-model-size", "figure-datastore-size", "figure-neighbours", "figure-sources", "figure-retrofit")
+    reproduce(names, small_scale, path, Silent(), [str(text_folder)])
+    return path
+
+
+def test_every_experiment_leaves_numbers_and_where_they_come_from(folder: Path) -> None:
+    results = finished(folder)
+    assert len(results) == 6
+    for result in results:
+        assert result.tables
+        assert result.provenance["command"].startswith(f"retro reproduce {result.name} --scale test")
+        assert {"datastore", "tokens of test"} <= set(result.provenance["fingerprints"])
+    page = (folder / "reproduce" / "report.html").read_text()
+    assert all(f'id="{result.name}"' in page for result in results)
+
+
+def test_a_retrofit_with_retrieval_off_is_the_baseline(folder: Path) -> None:
+    retrofit = next(result for result in finished(folder) if result.name == "figure-retrofit")
+    assert "equal to the bit" in retrofit.claims[0].found
+
+
+def test_all_of_the_datastore_is_what_the_evaluation_saw(folder: Path) -> None:
+    """Exact search here, so the thinned neighbours of everything are the saved ones."""
+    results = {result.name: result for result in finished(folder)}
+    whole = results["figure-datastore-size"].tables[0].rows[-1][-1]
+    assert whole == results["table-retrieval"].tables[0].rows[-1][1]
+
+
+def test_a_second_run_trains_nothing(folder: Path, small_scale: Scale, text_folder: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("manifest.json")}
+    again = reproduce(("table-retrieval",), small_scale, folder, Silent(), [str(text_folder)])
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("manifest.json")} == before
+    assert again[0] == finished(folder)[0]
+
+
+@pytest.mark.slow
+def test_the_ablation_table(folder: Path, small_scale: Scale, text_folder: Path) -> None:
+    (result,) = reproduce(("table-ablation",), small_scale, folder, Silent(), [str(text_folder)])
+    assert len(result.tables[0].rows) == 15
+    assert [claim.key for claim in result.claims] == ["continuations", "conditioning", "positions"]
+
+
+def test_unknown_names_and_missing_data_are_told(tmp_path: Path, small_scale: Scale, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="there is no experiment 'table-9'"):
+        reproduce(("table-9",), small_scale, tmp_path, Silent(), ["x"])
+    with pytest.raises(ConfigError, match="has no data of its own"):
+        reproduce((), dataclasses.replace(small_scale, sources=()), tmp_path, Silent())
+    assert main(["reproduce", "table-retrieval", "--scale", "huge"]) == 1
+    assert "there is no scale 'huge'; expected one of tiny, small, paper" in capsys.readouterr().err
+    assert main(["reproduce"]) == 0
+    assert all(name in capsys.readouterr().out for name in list(EXPERIMENTS)[:1])
