@@ -55,6 +55,10 @@ def _with_steps(run: RunConfig, num_steps: int, warmup_steps: int) -> RunConfig:
     return replace(run, training=training)
 
 
+def _with_precision(run: RunConfig, precision: str) -> RunConfig:
+    return replace(run, training=replace(run.training, precision=precision))
+
+
 def tiny() -> Scale:
     """The demo's licence texts and model; an hour on two cores for all experiments, minutes for one."""
     run = recipes.tiny()
@@ -64,7 +68,7 @@ def tiny() -> Scale:
         sources=("licences",),
         fit_steps=100,
         sizes=(("half", scaled(run.model, 0.5)), ("whole", run.model)),
-        ablation=_with_steps(run, 60, 10),
+        ablation=_with_precision(_with_steps(run, 50, 10), "auto"),
         wikipedia_fraction=0.15,
     )
 
