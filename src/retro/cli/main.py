@@ -20,7 +20,8 @@ COMMANDS = {
     "db": "look into a datastore: search, add, delete, compact, verify",
     "train": "train RETRO, or its baseline",
     "fit": "RETROfit: add retrieval to a trained baseline, and train that alone",
-    "evaluate": "bits per byte without retrieval and with several k",
+    "evaluate": "bits per byte or a task's score without retrieval and with several k, on any documents",
+    "harness": "tasks of lm-evaluation-harness",
     "sample": "continue a text and show the neighbours it used",
     "doctor": "what is installed, and what is missing",
 }

@@ -66,8 +66,12 @@ def evaluate(
     path: Path,
     config: EvaluationConfig,
     progress: Progress | None = None,
+    facts: dict[str, Any] | None = None,
 ) -> Evaluation:
-    """Score the neighbours' token store with the model; a finished mode is kept when the work is interrupted."""
+    """Score the neighbours' token store with the model; a finished mode is kept when the work is interrupted.
+
+    `facts` about the documents go into the results as they are.
+    """
     store, table = neighbours.store, neighbours.table
     ks = config.num_neighbours if model.config.uses_retrieval else ()
 
@@ -98,7 +102,7 @@ def evaluate(
         with stage.write("scores.npz") as file:
             np.savez(file, allow_pickle=False, **arrays)
         with stage.write("results.json") as file:
-            file.write(json.dumps(results, indent=2).encode())
+            file.write(json.dumps(results | (facts or {}), indent=2).encode())
         stage.counts.update(documents=len(store), tokens=len(store.tokens), bytes=int(store.num_bytes.sum()))
 
     inputs = {"model": model_fingerprint, "tokens": store.fingerprint, "neighbours": neighbours.fingerprint}
