@@ -12,6 +12,7 @@ import torch
 
 from retro.artifacts import MANIFEST, Artifact, Progress, file_checksum, open_artifact
 from retro.config import DatastoreConfig, EvaluationConfig, FitConfig, KnnConfig, ModelConfig, TrainingConfig, from_dict
+from retro.corpus.readers import FieldMap
 from retro.corpus.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.corpus.workspace import CorpusWorkspace
@@ -20,6 +21,8 @@ from retro.evaluation.closely import CloseDocument, DocumentGain, document_gains
 from retro.evaluation.evaluate import Evaluation, evaluate
 from retro.evaluation.evaluate import Progress as ModeProgress
 from retro.evaluation.knn_evaluation import KnnEvaluation, evaluate_knn
+from retro.evaluation.sets import EvaluationSet, make_set, name_of
+from retro.evaluation.tasks import TaskResult, evaluate_task, source_of
 from retro.executor import Executor
 from retro.model.checkpoint import WEIGHTS, load
 from retro.model.retro import Retro
@@ -195,6 +198,26 @@ class Workspace(CorpusWorkspace):
         """Exact neighbours of a split's chunks in random parts of the datastore, by the part; k of each, 0: as many as are saved."""
         folder = self.path / "thinned" / split
         return thinned_neighbours(self.store(split), self.datastore(), folder, fractions, k, seed, progress)
+
+    def evaluation_set(self, source: str, fields: FieldMap | None = None, progress: Progress | None = None) -> EvaluationSet:
+        """Documents from anywhere (`wikitext-2@test`, a file, a folder) as tokens and neighbours of this workspace."""
+        return make_set(source, self.path / "sets" / name_of(source), self.datastore(), self.corpus().train, fields, progress)
+
+    def evaluate_on(self, name: str, found: EvaluationSet, config: EvaluationConfig, progress: ModeProgress | None = None) -> Evaluation:
+        """Score a run on an evaluation set; the results tell how many of its documents were seen in training or can be retrieved."""
+        model, artifact = self.model(name)
+        path, facts = self.evaluation_path(name, found.name), {"seen": dataclasses.asdict(found.seen)}
+        return evaluate(model, artifact.fingerprint, found.neighbours, path, config, progress, facts)
+
+    def evaluate_task(
+        self, name: str, task: str, config: EvaluationConfig, source: str = "", progress: Progress | None = None
+    ) -> TaskResult:
+        """Score a run on a task with prompts and targets, with neighbours from the live datastore."""
+        source = source_of(task, source)
+        model, artifact = self.model(name)
+        path = self.evaluation_path(name, task if name_of(source) == task else f"{task}-{name_of(source)}")
+        retriever, training = Retriever(self.datastore()), self.corpus().train
+        return evaluate_task(task, source, model, artifact.fingerprint, retriever, training, path, config, progress)
 
     def sampler(
         self,

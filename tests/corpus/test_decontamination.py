@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from retro.corpus.decontamination import BATCH_TOKENS, find_contaminated, ngrams
+from retro.corpus.decontamination import BATCH_TOKENS, find_contaminated, find_pairs, ngrams
 from retro.errors import ConfigError
 
 
@@ -129,3 +129,10 @@ def test_impossible_settings_are_refused() -> None:
         find_contaminated([[1]], [[1]], 0)
     with pytest.raises(ConfigError, match="permutations"):
         find_contaminated([[1]], [[1]], 13, 1e-6)
+
+
+def test_every_held_out_document_that_one_document_is_close_to_is_found() -> None:
+    original = list(range(200))
+    pairs = list(find_pairs([original, [7] * 50], [original, original[:-10], original[100:]]))
+    assert [(pair.document, pair.held_out) for pair in pairs] == [(0, 0), (0, 1)]
+    assert pairs[1].similarity == similarity(original, original[:-10], 13)

@@ -1,21 +1,25 @@
 """retro evaluate"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from retro.cli.console import RichNarrator, parse, print_table, recipe_of
+from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, recipe_of
 from retro.config import EvaluationConfig
+from retro.corpus.readers.records import FieldMap
 
 if TYPE_CHECKING:
     from retro.evaluation.evaluate import Evaluation
+    from retro.evaluation.intervals import Interval
+    from retro.evaluation.seen import Seen
+    from retro.workspace import Workspace
 
 
 @dataclass(frozen=True)
 class Options:
-    """Bits per byte of a run over whole documents, without retrieval and with each number of neighbours."""
+    """Bits per byte of a run over whole documents, or its score in a task, without retrieval and with each number of neighbours."""
 
     work: Annotated[Path, tyro.conf.Positional]
     """The workspace."""
@@ -25,6 +29,13 @@ class Options:
     recipe: str = "tiny"
     """The recipe that gives the defaults."""
     split: str = "test"
+    """The split of the workspace that is scored, unless --on or --task is given."""
+    on: str = ""
+    """Other documents: a name of the catalogue, alone or with a split (wikitext-2@test), a file or a folder."""
+    fields: FieldMap = field(default_factory=FieldMap)
+    """Which fields of a record hold what, with --on."""
+    task: str = ""
+    """lambada (the last word of each passage) or summaries (TL;DR: of articles; needs --on)."""
 
 
 def main(arguments: list[str]) -> None:
@@ -32,9 +43,44 @@ def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "evaluate", default)
     from retro.workspace import Workspace
 
-    with RichNarrator().scoring(f"Evaluating {options.name}") as told:
-        evaluation = Workspace(options.work).evaluate(options.name, options.split, options.evaluation, told)
-    _print_modes(f"{options.name} on {options.split}", evaluation)
+    work = Workspace(options.work)
+    if options.task:
+        _run_task(work, options)
+    elif options.on:
+        _run_set(work, options)
+    else:
+        with RichNarrator().scoring(f"Evaluating {options.name}") as told:
+            evaluation = work.evaluate(options.name, options.split, options.evaluation, told)
+        _show(evaluation, f"{options.name} on {options.split}")
+
+
+def _run_task(work: "Workspace", options: Options) -> None:
+    with RichNarrator().counting(f"{options.name} on {options.task}") as told:
+        result = work.evaluate_task(options.name, options.task, options.evaluation, options.on, told)
+    names = list(next(iter(result.modes.values())))
+    rows = [[mode, *(_with_interval(metrics[name]) for name in names)] for mode, metrics in result.modes.items()]
+    print_table(f"{options.name} on {result.artifact.counts['items']:,} items", ["retrieval", *names], rows)
+    _warn(result.seen)
+
+
+def _run_set(work: "Workspace", options: Options) -> None:
+    from retro.evaluation.new_articles import by_kind
+
+    with RichNarrator().counting(f"Finding neighbours of {options.on}") as told:
+        found = work.evaluation_set(options.on, options.fields, told)
+    with RichNarrator().scoring(f"Evaluating {options.name}") as told_mode:
+        evaluation = work.evaluate_on(options.name, found, options.evaluation, told_mode)
+    _show(evaluation, f"{options.name} on {options.on}")
+    groups = by_kind(found, evaluation)
+    if len(groups) > 1:
+        headings = ["documents are", "documents", "bytes", *evaluation.modes]
+        rows = [[g.name, f"{g.documents:,}", f"{g.num_bytes:,}", *(_with_interval(v) for v in g.bits_per_byte.values())] for g in groups]
+        print_table("bits per byte by what the datastore knows of them", headings, rows)
+    _warn(found.seen)
+
+
+def _show(evaluation: "Evaluation", title: str) -> None:
+    _print_modes(title, evaluation)
     sources = evaluation.results["sources"]
     if len(sources) > 1:
         rows = [
@@ -57,3 +103,12 @@ def _print_modes(title: str, evaluation: "Evaluation") -> None:
         for points in zip(*by_mode, strict=True)
     ]
     print_table("bits per byte of chunks that share at most α with the datastore", ["α", "of the text", *evaluation.modes], rows)
+
+
+def _with_interval(value: "Interval") -> str:
+    return f"{value.estimate:.4g} ({value.low:.4g} – {value.high:.4g})"
+
+
+def _warn(seen: "Seen") -> None:
+    """Say how many documents are no news; in colour where there are any."""
+    CONSOLE.print(f"{'[bold red]warning[/]: ' if seen.count else ''}{seen}", soft_wrap=True)

@@ -46,15 +46,29 @@ def find_contaminated(
     MinHash LSH proposes pairs and the n-grams themselves decide: nothing below the threshold is ever reported, and a document at
     the threshold is missed with a probability of at most 0.001. The documents are read once; memory is that of the held-out ones.
     """
+    closest: dict[int, Contamination] = {}
+    for pair in find_pairs(documents, held_out, n, threshold):
+        if pair.document not in closest or pair.similarity > closest[pair.document].similarity:
+            closest[pair.document] = pair
+    return list(closest.values())
+
+
+def find_pairs(
+    documents: Iterable[Sequence[int] | NDArray[np.integer]],
+    held_out: Sequence[Sequence[int] | NDArray[np.integer]],
+    n: int = 13,
+    threshold: float = 0.8,
+) -> Iterator[Contamination]:
+    """Every document with every held-out document that it is too close to, as in `find_contaminated`."""
     if n < 1:
         raise ConfigError(f"n-grams of {n} tokens; expected at least 1; change decontaminate_ngram")
     held = [_as_tokens(tokens) for tokens in held_out]
-    found: list[Contamination] = []
     for number, tokens, candidates in find_candidates(documents, held, n, threshold):
-        closest, similarity = _closest(tokens, [(candidate, held[candidate]) for candidate in candidates], n)
-        if similarity >= threshold:
-            found.append(Contamination(number, closest, similarity))
-    return found
+        grams = ngrams(tokens, n)
+        for candidate in candidates:
+            similarity = _jaccard(grams, ngrams(held[candidate], n))
+            if similarity >= threshold:
+                yield Contamination(number, candidate, similarity)
 
 
 def find_candidates(
@@ -89,14 +103,6 @@ def _batches(documents: Iterable[Tokens]) -> Iterator[tuple[int, list[Tokens]]]:
         yield first, batch
 
 
-def _closest(document: Tokens, candidates: Iterable[tuple[int, Tokens]], n: int) -> tuple[int, float]:
-    """The candidate of the highest exact similarity, the first of equals, and that similarity."""
-    grams = ngrams(document, n)
-    closest, highest = -1, -1.0
-    for candidate, tokens in candidates:
-        others = ngrams(tokens, n)
-        common = len(grams & others)
-        similarity = common / (len(grams) + len(others) - common)
-        if similarity > highest:
-            closest, highest = candidate, similarity
-    return closest, highest
+def _jaccard(grams: set[bytes], others: set[bytes]) -> float:
+    common = len(grams & others)
+    return common / (len(grams) + len(others) - common)

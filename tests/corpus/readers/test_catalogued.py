@@ -11,7 +11,13 @@ from retro.corpus import catalogue
 from retro.corpus.readers import READERS
 from retro.corpus.readers.api_prose import documents_of_service, latest_services, to_text
 from retro.corpus.readers.bible import documents_of_bible
-from retro.corpus.readers.catalogued import documents_of_news, documents_of_reviews, documents_of_sotu
+from retro.corpus.readers.catalogued import (
+    documents_of_lambada,
+    documents_of_news,
+    documents_of_reviews,
+    documents_of_sotu,
+    documents_of_wikitext,
+)
 from retro.errors import ArtifactError, DataError
 
 BIBLE = '''
@@ -36,7 +42,7 @@ A king's \\"word\\".
 def test_every_corpus_has_a_reader_and_says_when_it_was_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RETRO_CACHE_DIR", str(tmp_path))
     for name, entry in catalogue.ENTRIES.items():
-        if entry.kind == "corpus":
+        if entry.kind != "encoder":
             with pytest.raises(ArtifactError, match=f"run: retro fetch {name}"):
                 list(READERS[name]())
     assert set(catalogue.LOCAL) <= set(READERS)
@@ -122,3 +128,25 @@ def test_api_prose_follows_an_operation_through_its_shapes(tmp_path: Path) -> No
 
 def test_markup_becomes_lines() -> None:
     assert to_text("<p>Use  <code>x</code>,\nthen:</p> <ul><li><p>a</p></li><li>b &lt; c</li></ul>") == "Use x, then:\na\nb < c"
+
+
+WIKITEXT = (
+    " \n = First @-@ one = \n \n Text . \n \n = = Part = = \n \n GP \n = Games Played ; W = \n Wins \n"
+    " where x \n = 1 = \n \n holds . \n \n = 2 = \n as well . \n \n = Ö = \n \n More . \n \n"
+)
+
+
+def test_wikitext_is_cut_at_titles_alone_and_kept_raw() -> None:
+    documents = list(documents_of_wikitext(WIKITEXT, "valid"))
+    assert [(document.id, document.title, document.split) for document in documents] == [
+        ("valid-0", "First @-@ one", "valid"),
+        ("valid-1", "Ö", "valid"),
+    ]
+    assert " \n" + "".join(document.text for document in documents) == WIKITEXT
+
+
+def test_lambada_ends_with_the_word_to_guess(tmp_path: Path) -> None:
+    record = {"idx": 7, "request": {"context": "They do not care about", "continuation": " signs"}, "label": ["signs"]}
+    (tmp_path / "requests.jsonl.gz").write_bytes(gzip.compress(json.dumps(record).encode()))
+    (document,) = documents_of_lambada(tmp_path / "requests.jsonl.gz")
+    assert (document.id, document.text, document.split) == ("7", "They do not care about signs", "test")
