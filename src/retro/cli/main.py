@@ -19,9 +19,10 @@ COMMANDS = {
     "neighbours": "find the neighbours of every chunk",
     "db": "look into a datastore: search, add, delete, compact, verify",
     "train": "train RETRO, or its baseline",
-    "fit": "RETROfit: add retrieval to a trained baseline, and train that alone",
+    "fit": "RETROfit: add retrieval to a trained baseline, and train that alone; --task qa fine-tunes on questions",
     "evaluate": "bits per byte without retrieval and with several k",
     "sample": "continue a text and show the neighbours it used",
+    "answer": "answer questions with passages of a datastore, BM25 or a file, or closed book",
     "doctor": "what is installed, and what is missing",
 }
 

@@ -148,9 +148,10 @@ class Datastore:
             documents = self.ledger.find("source", sources) if sources else None
             without = self.ledger.find("id", exclude, deleted=True) if exclude else ()
             distances, chunks = snapshot.search(entries, k, documents, without)
-            return self._described(snapshot, distances, chunks)
+            return self.describe(snapshot, distances, chunks)
 
-    def _described(self, snapshot: Snapshot, distances: np.ndarray, chunks: np.ndarray) -> list[list[Neighbour]]:
+    def describe(self, snapshot: Snapshot, distances: np.ndarray, chunks: np.ndarray) -> list[list[Neighbour]]:
+        """Chunks of one version as neighbours; −1 stands for none."""
         values, numbers = snapshot.values(chunks), snapshot.documents(chunks)
         documents = self.ledger.documents(np.unique(numbers[numbers >= 0]).tolist())
         return [
