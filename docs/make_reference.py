@@ -18,6 +18,8 @@ CONFIGS = (
     "DatastoreConfig",
     "TrainingConfig",
     "EvaluationConfig",
+    "KnnConfig",
+    "FineTuningConfig",
 )
 
 

@@ -49,6 +49,7 @@ APPENDIX = {
     "paper-7.5b": (4096, 16384, 32, 128, 32, tuple(range(6, 31, 3)), 1024, 1e-4, 1e-5, 200_000),
     "retrofit-172m": (896, 3584, 16, 64, 12, (6, 9, 12), 256, 2e-4, 2e-5, 23_437),
     "retrofit-7.5b": (4096, 16384, 32, 128, 32, tuple(range(6, 31, 3)), 256, 1e-4, 1e-5, 23_437),
+    "questions-7.5b": (4096, 16384, 32, 128, 32, tuple(range(6, 31, 3)), 128, 1e-6, 1e-7, 25_000),
     "ablation-172m": (896, 3584, 16, 64, 12, (6, 9, 12), 256, 2e-4, 2e-5, 299_453),
     "wikitext103": (1024, 4096, 16, 64, 18, (6, 9, 12, 15, 18), 128, 2.5e-4, 2e-5, 100_000),
 }
@@ -65,6 +66,10 @@ def test_the_hyperparameters_are_the_appendix_s(name: str, numbers: tuple[object
     assert training.warmup_start == 1e-7
     wikitext = name == "wikitext103"
     assert (training.warmup_steps, training.weight_decay, model.dropout) == ((4000, 0.0, 0.25) if wikitext else (750, 0.1, 0.0))
+
+
+def test_questions_show_the_paper_s_twenty_passages() -> None:
+    assert recipes.get("questions-7.5b").training.num_neighbours == 20
 
 
 def test_every_row_of_the_ablation_table() -> None:

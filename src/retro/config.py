@@ -129,6 +129,22 @@ class FitConfig:
         return dataclasses.replace(baseline, **{**changes, "cross_attention_layers": layers})
 
 
+@dataclass(frozen=True, kw_only=True)
+class FineTuningConfig:
+    """What fine-tuning on questions chooses beyond its schedule."""
+
+    dropout: float = 0.1
+    """In the decoder only, as in the paper, which does not tell its rate."""
+    frozen: bool = False
+    """Train cross-attention and encoder alone; the other weights stay as they are."""
+    closed_book: bool = False
+    """Show no passages."""
+
+    def __post_init__(self) -> None:
+        _require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; expected 0 ≤ dropout < 1")
+        _require(not (self.frozen and self.closed_book), "frozen and closed book leave nothing to train; expected one of them at most")
+
+
 def cross_attention_places(num_layers: int) -> tuple[int, ...]:
     """Every third layer from 6 on, as in the paper; a shallower model begins at its middle, with its last layer among them if it can."""
     first = min(6, -(-num_layers // 2))

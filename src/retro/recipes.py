@@ -151,6 +151,23 @@ def baseline_wikitext103() -> RunConfig:
     return _wikitext103("baseline-wikitext103", retrieval=False)
 
 
+def questions_tiny() -> RunConfig:
+    """Fine-tuning on questions for a small model: the paper's way, at rates and in steps that move a model of some million parameters."""
+    training = TrainingConfig(
+        seq_len=256, batch_size=16, num_steps=1000, num_neighbours=5, learning_rate=1e-3, min_learning_rate=1e-4, warmup_steps=50,
+        validate_every=100, checkpoint_every=100, final="best", precision="float32",
+    )  # fmt: skip
+    return replace(tiny(), name="questions-tiny", training=training)
+
+
+def questions_7b() -> RunConfig:
+    """The paper's fine-tuning of its largest model on Natural Questions, with the top 20 passages of DPR."""
+    training = TrainingConfig(
+        seq_len=256, batch_size=128, num_steps=25_000, num_neighbours=20, learning_rate=1e-6, min_learning_rate=1e-7, warmup_steps=750,
+    )  # fmt: skip
+    return replace(get("paper-7.5b"), name="questions-7.5b", training=training)
+
+
 _SIZES = {
     ("paper-172m", "baseline-132m"): (896, 16, 64, 12),
     ("paper-425m", "baseline-368m"): (1536, 12, 128, 12),
@@ -172,6 +189,8 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
         names[0].replace("paper", "retrofit"): partial(_paper, names[0].replace("paper", "retrofit"), *size, fit=True)
         for names, size in _SIZES.items()
     },
+    "questions-tiny": questions_tiny,
+    "questions-7.5b": questions_7b,
     "ablation-172m": partial(_paper, "ablation-172m", 896, 16, 64, 12, num_tokens=ABLATION_TOKENS),
 }
 

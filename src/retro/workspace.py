@@ -91,12 +91,17 @@ class Workspace(CorpusWorkspace):
         self, name: str, baseline: str, fit: FitConfig, config: TrainingConfig, progress: Callable[[Report], None] | None = None
     ) -> tuple[Retro, Artifact]:
         """RETROfit a baseline, a run of this workspace or a model folder from elsewhere: its weights stay as they are."""
-        folder = self.run_path(baseline) if self.run_path(baseline).exists() else Path(baseline)
-        model = load(folder)
-        self._expect_same_tokenizer(folder, model.config)
+        model, folder = self.base(baseline)
         torch.manual_seed(config.seed)
         fitted = retrofit(model, fit)
         return self._train(name, fitted, config, {"baseline": file_checksum(folder / WEIGHTS)}, progress)
+
+    def base(self, name: str) -> tuple[Retro, Path]:
+        """A model to go on from, with its folder: a run of this workspace, or a model folder from elsewhere with the same tokenizer."""
+        folder = self.run_path(name) if self.run_path(name).exists() else Path(name)
+        model = load(folder)
+        self._expect_same_tokenizer(folder, model.config)
+        return model, folder
 
     def _train(
         self, name: str, model: Retro, config: TrainingConfig, inputs: dict[str, str], progress: Callable[[Report], None] | None

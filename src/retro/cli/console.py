@@ -36,9 +36,9 @@ def parse(cls: Callable[..., Options], arguments: Sequence[str], command: str, d
     return tyro.cli(cls, args=list(arguments), prog=f"retro {command}", **extra)
 
 
-def recipe_of(arguments: Sequence[str]) -> RunConfig:
+def recipe_of(arguments: Sequence[str], default: str = "tiny") -> RunConfig:
     """The recipe that `--recipe` names, looked up before the other options, whose defaults it gives."""
-    name = "tiny"
+    name = default
     for position, argument in enumerate(arguments):
         if argument == "--recipe" and position + 1 < len(arguments):
             name = arguments[position + 1]

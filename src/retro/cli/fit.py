@@ -1,8 +1,9 @@
 """retro fit"""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -25,9 +26,16 @@ class Options:
     """The recipe that gives the defaults."""
     name: str = "retrofit"
     """The run's name."""
+    task: Literal["lm", "qa"] = "lm"
+    """`lm` fits retrieval to the corpus; `qa` fine-tunes on questions and has options of its own: retro fit --task qa --help."""
 
 
 def main(arguments: list[str]) -> None:
+    if "--task=qa" in arguments or ("--task", "qa") in pairwise(arguments):
+        from retro.cli import fit_questions
+
+        fit_questions.main(arguments)
+        return
     run = recipe_of(arguments)
     options = parse(Options, arguments, "fit", Options(work=tyro.MISSING, fit=FitConfig.of(run.model), training=run.training))
     from retro.workspace import Workspace

@@ -14,7 +14,11 @@ def retrofit(baseline: Retro, fit: FitConfig) -> Retro:
     model = Retro(fit.apply(baseline.config))
     model.load_state_dict(baseline.state_dict(), strict=False)
     start_retrieval(model)  # again, now that the embedding is the trained one
-    frozen = set(baseline.state_dict())
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name not in frozen)
+    freeze_baseline(model)
     return model
+
+
+def freeze_baseline(model: Retro) -> None:
+    """Train nothing but what a RETRO has beyond its baseline: chunked cross-attention and encoder."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith("encoder") or ".cross_attention." in name)

@@ -69,11 +69,13 @@ class Batch:
         tokens = [sequence.sample.tokens[-1] for sequence in self.sequences]
         if seen is not None:
             seen[range(len(tokens)), tokens] = True
-        completing = [self.sequences[row].sample for row in self.decoding.completing] if self.search else []
-        return self.decoding.step(tokens, *self._stack([sample.neighbours[-1] for sample in completing]))
+        completing = [self.sequences[row].sample for row in self.decoding.completing]
+        return self.decoding.step(tokens, *self._stack([sample.neighbours[-1] if sample.neighbours else [] for sample in completing]))
 
     def _retrieve(self, sequences: Sequence[Growing]) -> set[int]:
         """Fetch the neighbours of all complete chunks that have none yet, in one search; which sequences had such chunks."""
+        for sequence in sequences:
+            sequence.read_given()
         if self.search is None:
             return set()
         due = [(number, chunk) for number, sequence in enumerate(sequences) for chunk in sequence.unsearched()]

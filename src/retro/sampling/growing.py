@@ -1,8 +1,10 @@
 """One sequence while it is sampled."""
 
 import random
+from collections.abc import Sequence
 
 from retro.corpus.tokenizer import Tokenizer
+from retro.retrieval.datastore import Neighbour
 from retro.sampling.choice import Choice
 from retro.sampling.sample import Finish, Sample, Token
 from retro.sampling.text import TextStream
@@ -11,8 +13,16 @@ from retro.sampling.text import TextStream
 class Growing:
     """A sample in progress with its own random numbers, so that it does not depend on what else is in the batch."""
 
-    def __init__(self, sample: Sample, tokenizer: Tokenizer, choice: Choice, max_tokens: int, seed: str) -> None:
-        self.sample, self.choice, self.max_tokens = sample, choice, max_tokens
+    def __init__(
+        self,
+        sample: Sample,
+        tokenizer: Tokenizer,
+        choice: Choice,
+        max_tokens: int,
+        seed: str,
+        passages: Sequence[Neighbour] | None = None,
+    ) -> None:
+        self.sample, self.choice, self.max_tokens, self.passages = sample, choice, max_tokens, passages
         self._tokenizer, self._random, self._stream = tokenizer, random.Random(seed), TextStream(tokenizer, choice.stop)
 
     @property
@@ -29,6 +39,13 @@ class Growing:
         sample = self.sample
         complete = range(len(sample.neighbours), len(sample.tokens) // sample.chunk_len)
         return [(number, sample.tokens[number * sample.chunk_len : (number + 1) * sample.chunk_len]) for number in complete]
+
+    def read_given(self) -> None:
+        """Give the passages that came with the prompt, if any did, to the complete chunks from the prompt's last one on."""
+        sample = self.sample
+        if self.passages is not None:
+            first = sample.prompt_len // sample.chunk_len - 1
+            sample.neighbours += [list(self.passages) if number >= first else [] for number, _ in self.unsearched()]
 
     def uniform(self) -> float:
         return self._random.random()

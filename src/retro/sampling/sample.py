@@ -1,5 +1,6 @@
 """What sampling gives: a sample that tells where it comes from, and its tokens as they come."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -7,6 +8,16 @@ from retro.retrieval.datastore import Neighbour
 
 Finish = Literal["length", "end", "stop"]
 """Why a sample ended: it has all its tokens, the document ended, or a stop text or token was met."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Tokens to continue. Where they bring passages, every chunk from the prompt's last complete one on reads these and none is searched."""
+
+    tokens: Sequence[int]
+    text: str = ""
+    passages: Sequence[Neighbour] | None = None
+    """None: search as always; empty: nothing is read."""
 
 
 @dataclass

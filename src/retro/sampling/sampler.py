@@ -8,10 +8,10 @@ from retro.model.retro import Retro
 from retro.sampling.batch import Batch
 from retro.sampling.choice import Choice
 from retro.sampling.growing import Growing
-from retro.sampling.sample import Sample, Token
+from retro.sampling.sample import Prompt, Sample, Token
 from retro.sampling.search import Retrieval, Searcher
 
-__all__ = ["Sample", "Sampler", "Token"]
+__all__ = ["Prompt", "Sample", "Sampler", "Token"]
 
 
 class Sampler:
@@ -46,7 +46,7 @@ class Sampler:
 
     def generate_all(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[str | Prompt],
         max_tokens: int = 128,
         choice: Choice | None = None,
         seed: int = 0,
@@ -54,7 +54,10 @@ class Sampler:
         log_probs: bool = False,
         samples: int = 1,
     ) -> list[list[Sample]]:
-        """Several samples of each prompt, all in one batch. The first of each prompt is what `generate` gives."""
+        """Several samples of each prompt, all in one batch. The first of each prompt is what `generate` gives.
+
+        A prompt may be given as tokens, with passages of its own that it reads in place of searching.
+        """
         batch = self._begin(prompts, max_tokens, choice or Choice(), seed, retrieval, log_probs, samples)
         for _ in batch.run() if batch.groups else ():
             pass
@@ -74,7 +77,14 @@ class Sampler:
         return (token for _, token in batch.run())
 
     def _begin(
-        self, prompts: Sequence[str], max_tokens: int, choice: Choice, seed: int, retrieval: bool | Retrieval, log_probs: bool, samples: int
+        self,
+        prompts: Sequence[str | Prompt],
+        max_tokens: int,
+        choice: Choice,
+        seed: int,
+        retrieval: bool | Retrieval,
+        log_probs: bool,
+        samples: int,
     ) -> Batch:
         for name, value, least in (("max_tokens", max_tokens, max(1, choice.min_tokens)), ("samples", samples, 1)):
             if value < least:
@@ -82,14 +92,13 @@ class Sampler:
         search = self._search(retrieval)
         groups = []
         for prompt in prompts:
-            tokens = self._encode(prompt)
+            given = prompt if isinstance(prompt, Prompt) else Prompt(self._encode(prompt), prompt)
+            tokens, reads = given.tokens, search is not None if given.passages is None else bool(given.passages)
             sequences = []
             for number in range(samples):
                 log_prob_list: list[float] | None = [] if log_probs else None
-                sample = Sample(
-                    list(tokens), len(tokens), self.model.config.chunk_len, [], prompt, "", None, log_prob_list, search is not None
-                )
-                sequences.append(Growing(sample, self.tokenizer, choice, max_tokens, f"{seed}/{number}"))
+                sample = Sample(list(tokens), len(tokens), self.model.config.chunk_len, [], given.text, "", None, log_prob_list, reads)
+                sequences.append(Growing(sample, self.tokenizer, choice, max_tokens, f"{seed}/{number}", given.passages))
             groups.append(sequences)
         return Batch(self.model, groups, choice, search, self.window)
 

@@ -70,6 +70,8 @@ class Passage:
 
     text: str
     title: str = ""
+    score: float | None = None
+    """How well it fits, the higher the better, where something has scored it."""
 
 
 class Passages:

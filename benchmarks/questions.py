@@ -1,0 +1,84 @@
+"""What passages are worth: a fine-tuned model closed book, open book, and with the passages of another question.
+
+    python benchmarks/questions.py probe [--steps 400] [--plain-start] [--passages 4] [--out FOLDER]
+    python benchmarks/questions.py experiment WORK RUN QUESTIONS [--baseline RUN] [--steps N] [--k N] [--frozen] [--name NAME]
+
+`probe` trains a small RETRO from scratch on a task that only the passages can solve. `experiment` fine-tunes a run of a workspace on a
+file of questions with passages, split by question, each filled up to k passages from the workspace's datastore with such as do not hold
+the answer; with `--baseline` that run is fine-tuned closed book beside it. Run again, it goes on from its last checkpoint.
+"""
+
+import argparse
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from retro import recipes
+from retro.cli.console import RichNarrator, print_table
+from retro.config import FineTuningConfig
+from retro.questions.examples import read_questions
+from retro.questions.experiment import HEADINGS, Comparison, run_experiment
+from retro.questions.probe import probe_training, run_probe
+from retro.workspace import Workspace
+
+
+def main() -> None:
+    options = arguments()
+    torch.set_num_threads(options.threads)
+    found = probe(options) if options.task == "probe" else experiment(options)
+    print_table(f"{options.task}: {found.num_questions:,} questions; in %, with 95 % intervals", HEADINGS, found.rows())
+    for way, gain in found.f1_gains.items():
+        print(f"F1 of open book above {way}: {100 * gain.estimate:.1f} ({100 * gain.low:.1f} – {100 * gain.high:.1f})")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    tasks = parser.add_subparsers(dest="task", required=True)
+    probing, real = tasks.add_parser("probe"), tasks.add_parser("experiment")
+    probing.add_argument("--steps", type=int, default=400)
+    probing.add_argument("--passages", type=int, default=4)
+    probing.add_argument("--plain-start", action="store_true")
+    probing.add_argument("--out", type=Path)
+    real.add_argument("work", type=Path)
+    real.add_argument("run")
+    real.add_argument("questions", type=Path)
+    real.add_argument("--baseline", default="")
+    real.add_argument("--name", default="questions")
+    real.add_argument("--recipe", default="questions-tiny")
+    real.add_argument("--frozen", action="store_true")
+    for name in ("--steps", "--k"):
+        real.add_argument(name, type=int, default=0)
+    real.add_argument("--rate", type=float, default=0.0)
+    return parser.parse_args()
+
+
+def probe(options: argparse.Namespace) -> Comparison:
+    config = replace(probe_training(options.steps), num_neighbours=options.passages)
+    with tempfile.TemporaryDirectory() as folder, RichNarrator().training("Training on the probe") as told:
+        return run_probe(options.out or Path(folder) / "probe", config, not options.plain_start, progress=told)
+
+
+def experiment(options: argparse.Namespace) -> Comparison:
+    config = recipes.get(options.recipe).training
+    rate = options.rate or config.learning_rate
+    config = replace(
+        config,
+        num_steps=options.steps or config.num_steps,
+        num_neighbours=options.k or config.num_neighbours,
+        learning_rate=rate,
+        min_learning_rate=rate / 10,
+    )
+    questions, tuning = read_questions(options.questions).rows, FineTuningConfig(frozen=options.frozen)
+    with RichNarrator().training(f"Fine-tuning {options.name}") as told:
+        found = run_experiment(
+            Workspace(options.work), options.run, questions, config, options.name, tuning, options.baseline, progress=told
+        )
+    print(f"{found.num_train:,} questions to train on, {found.num_valid:,} to validate, {found.num_test:,} to test")
+    return found.comparison
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Questions with answers and passages, from the JSON that DPR and FiD write: one array, or one object a line, plain or packed."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from retro.corpus.readers.streams import BROKEN, open_stream
+from retro.errors import DataError
+from retro.sampling.search import Passage
+
+EXPECTED = "expected objects with question, answers and ctxs (title, text, score)"
+DPR_TRAINING = ("positive_ctxs", "hard_negative_ctxs", "negative_ctxs")
+"""Where DPR's own training files keep their passages."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, every answer that counts as right, and its passages, best first."""
+
+    text: str
+    answers: tuple[str, ...] = ()
+    passages: tuple[Passage, ...] = ()
+    target: str = ""
+    """The answer to learn, where the file names one; else any of the answers."""
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What a file holds, and how often something was missing in it."""
+
+    rows: list[Question]
+    notes: Counter[str] = field(default_factory=Counter)
+
+    def with_answers(self) -> list[Question]:
+        return [question for question in self.rows if question.answers]
+
+    def warnings(self) -> list[str]:
+        return [f"{count:,} {note}" for note, count in self.notes.items()]
+
+
+def read_questions(path: Path, num_passages: int | None = None) -> Questions:
+    """The questions of a file with the best `num_passages` of each. What lacks a question is left out; whatever is missing is counted.
+
+    Passages keep the file's order, unless every one of a question has a score.
+    """
+    found = Questions([])
+    for where, record in _records(path):
+        if not isinstance(record, Mapping):
+            raise DataError(f"{where} is no object; {EXPECTED}")
+        question = _question(record, found.notes, num_passages)
+        if question is not None:
+            found.rows.append(question)
+    if not found.rows:
+        raise DataError(f"{path} holds no question; {EXPECTED}")
+    return found
+
+
+def read_passages(path: Path) -> list[Passage]:
+    """The passages of a file: objects with text and title."""
+    passages = [_passage(record) for _, record in _records(path)]
+    kept = [passage for passage in passages if passage is not None]
+    if not kept:
+        raise DataError(f"{path} holds no passage; expected objects with text, and title where there is one")
+    return kept
+
+
+def _question(record: Mapping[str, Any], notes: Counter[str], num_passages: int | None) -> Question | None:
+    text = _line(record.get("question"))
+    if not text:
+        notes["left out: without a question"] += 1
+        return None
+    target = _line(record.get("target"))
+    answers = tuple(filter(None, map(_line, _list(record.get("answers", record.get("answer")))))) or ((target,) if target else ())
+    if not answers:
+        notes["without an answer: neither trained on nor scored"] += 1
+    listed = record["ctxs"] if "ctxs" in record else [entry for name in DPR_TRAINING for entry in _list(record.get(name))]
+    read = [_passage(entry) for entry in _list(listed)]
+    passages = [passage for passage in read if passage is not None]
+    notes["passages left out: without text"] += len(read) - len(passages)
+    notes["without a passage of their own"] += not passages
+    if all(passage.score is not None for passage in passages):
+        passages.sort(key=lambda passage: -(passage.score or 0.0))
+    for note in [note for note, count in notes.items() if not count]:
+        del notes[note]
+    return Question(text, answers, tuple(passages[:num_passages]), target)
+
+
+def _passage(entry: Any) -> Passage | None:
+    if isinstance(entry, str):
+        entry = {"text": entry}
+    text = entry.get("text") if isinstance(entry, Mapping) else None
+    if not isinstance(text, str) or not text.strip():
+        return None
+    try:
+        score = float(entry["score"])  # FiD's files have it as a string
+    except (KeyError, TypeError, ValueError):
+        score = None
+    return Passage(" ".join(text.split()), _line(entry.get("title")), score)
+
+
+def _line(value: Any) -> str:
+    """A value as one line of text."""
+    return " ".join(value.split()) if isinstance(value, str) else str(value) if isinstance(value, int | float) else ""
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _records(path: Path) -> Iterator[tuple[str, Any]]:
+    """The objects of a file, each with the words that tell where it is."""
+    try:
+        with open_stream(path) as file:
+            first = next((line for line in file if line.strip()), b"")
+            if first.lstrip().startswith(b"["):
+                for number, record in enumerate(_parse(first + file.read(), str(path)), start=1):
+                    yield f"{path} entry {number}", record
+                return
+            for number, line in enumerate(chain([first], file), start=1):
+                if line.strip():
+                    yield f"{path} line {number}", _parse(line, f"{path} line {number}")
+    except (FileNotFoundError, IsADirectoryError):
+        raise DataError(f"{path} is no file; expected one in JSON or JSON Lines") from None
+    except BROKEN as error:
+        raise DataError(f"{path} cannot be read ({error}); expected a whole file; fetch it again") from None
+
+
+def _parse(content: bytes, where: str) -> Any:
+    try:
+        return json.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} is not JSON ({getattr(error, 'msg', error)}); {EXPECTED}") from None

@@ -1,0 +1,129 @@
+"""`retro fit --task qa` and `retro answer` as a user meets them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from retro.cli.main import main
+from retro.recipes import baseline_of
+from tests.workspaces import small_run, small_workspace
+
+FIT = ["--num-steps", "3", "--warmup-steps", "1", "--batch-size", "4", "--num-neighbours", "3", "--precision", "float32"]
+ROWS = [
+    {"question": f"what is {n}?", "answers": [f"number {n}"], "ctxs": [{"title": f"T{n}", "text": f"It is number {n}.", "score": 1}]}
+    for n in range(24)
+]
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, static_encoder: str) -> str:
+    """A workspace with a RETRO, a baseline, and the RETRO tuned by the command."""
+    run, folder = small_run(static_encoder), tmp_path_factory.mktemp("answer")
+    workspace = small_workspace(folder, text_folder, static_encoder, splits=("train", "valid"))
+    for config in (run, baseline_of(run)):
+        workspace.train(config.name, config.model, config.training)
+    write(folder / "questions.jsonl", ROWS)
+    fit = ["fit", str(folder), "--task", "qa", "--questions", str(folder / "questions.jsonl"), "--from"]
+    assert main([*fit, "small", *FIT]) == 0
+    assert main([*fit, "small-baseline", *FIT, "--name", "closed", "--closed-book"]) == 0
+    return str(folder)
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def answers(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict]:
+    capsys.readouterr()
+    assert main(["answer", *arguments, "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_run_remembers_its_passages_and_every_source_brings_as_many(
+    capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path
+) -> None:
+    passages = write(tmp_path / "p.jsonl", [{"title": f"P{n}", "text": f"text {n}"} for n in range(5)])
+    for options, count in (
+        ([], 3),
+        (["--bm25"], 3),
+        (["--passages", str(passages)], 3),
+        (["--passages", str(passages), "--k", "9"], 5),
+        (["--closed-book"], 0),
+    ):
+        [record] = answers(capsys, work, "questions", "who permits anyone to share this software?", *options)
+        assert len(record["passages"]) == count
+        assert record["log_prob"] < 0
+    assert record["answers"] == []
+
+
+def test_one_question_shows_its_passages(capsys: pytest.CaptureFixture[str], work: str) -> None:
+    assert main(["answer", work, "questions", "who may use it?"]) == 0
+    shown = capsys.readouterr().out
+    assert "log-probability" in shown
+    assert "score" in shown
+    assert main(["answer", work, "closed", "who may use it?"]) == 0
+    assert "no passages were read" in capsys.readouterr().out
+
+
+def test_a_file_is_answered_scored_and_written(capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path) -> None:
+    questions = write(tmp_path / "q.jsonl", [*ROWS[:5], {"question": "unanswered?"}, {"answers": ["x"]}])
+    out = tmp_path / "answers.jsonl"
+    assert main(["answer", work, "questions", "--questions", str(questions), "--out", str(out)]) == 0
+    captured = capsys.readouterr()
+    shown = captured.out + captured.err
+    for words in ("1 left out: without a question", "1 without an answer", "6 answers", "exact match", "a passage holds the answer"):
+        assert words in shown
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [record["question"] for record in records] == [row["question"] for row in ROWS[:5]] + ["unanswered?"]
+    assert records[0]["passages"][0]["title"] == "T0"
+    assert {"exact_match", "f1"} <= records[0].keys()
+    assert "exact_match" not in records[5]
+    [record, *_] = answers(capsys, work, "questions", "--questions", str(questions), "--datastore", "--k", "2")
+    assert len(record["passages"]) == 2
+    assert main(["answer", work, "questions", "--questions", str(questions), "--compare"]) == 0
+    shown = capsys.readouterr().out
+    assert all(way in shown for way in ("closed book", "open book", "shuffled passages", "5 questions"))
+
+
+def test_plain_fitting_is_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "--help"]) == 0
+    assert "--fit.encoder.d-model" in capsys.readouterr().out
+    assert main(["fit", "--task", "qa", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--questions" in shown
+    assert "--from" in shown
+    assert "--frozen" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "exactly one"),
+        (["x", "--questions", "y"], "exactly one"),
+        (["x", "--bm25", "--closed-book"], "exclude each other"),
+        (["x", "--compare"], "--compare needs questions"),
+        (["--questions", "y", "--compare", "--closed-book"], "against closed book"),
+        (["x", "--out", "y"], "--out takes the answers of a file"),
+        (["x", "--k", "-1"], "k is -1"),
+        (["--questions", "nowhere.json"], "nowhere.json is no file"),
+        (["x", "--passages", "nowhere.json"], "nowhere.json is no file"),
+    ],
+)
+def test_bad_requests_get_one_clear_line(capsys: pytest.CaptureFixture[str], work: str, arguments: list[str], message: str) -> None:
+    capsys.readouterr()
+    assert main(["answer", work, "questions", *arguments]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("retro answer: ")
+    assert error.count("\n") == 1
+
+
+def test_a_baseline_given_passages_and_a_run_that_is_not_there(capsys: pytest.CaptureFixture[str], work: str) -> None:
+    assert main(["answer", work, "closed", "x", "--datastore"]) == 1
+    assert "no cross-attention" in capsys.readouterr().err
+    assert main(["answer", work, "absent", "x"]) == 1
+    assert "absent" in capsys.readouterr().err
+    assert main(["fit", work, "--task", "qa", "--questions", "nowhere", "--from", "small"]) == 1
+    assert "nowhere is no file" in capsys.readouterr().err

@@ -1,0 +1,101 @@
+"""Fine-tuning goes through the one training loop: what it changes, what it leaves, and the whole experiment in small."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from retro.config import FineTuningConfig, TrainingConfig
+from retro.errors import ConfigError
+from retro.model.retro import Retro
+from retro.questions.examples import Question
+from retro.questions.experiment import CLOSED, CLOSED_BASELINE, OPEN, SHUFFLED, run_experiment
+from retro.questions.finetuning import finetune, set_dropout
+from retro.recipes import baseline_of
+from retro.sampling.search import Passage
+from retro.training.metrics import METRICS, read_metrics
+from retro.workspace import Workspace
+from tests.workspaces import small_run, small_workspace
+
+ROWS = [Question(f"what does licence {n} permit?", (f"use {n % 3}",), (Passage(f"It permits use {n % 3}.", f"L{n}"),)) for n in range(30)]
+TRAINING = TrainingConfig(
+    seq_len=64, batch_size=4, num_steps=4, num_neighbours=2, warmup_steps=1, learning_rate=1e-2, min_learning_rate=1e-3, log_every=1,
+    validate_every=2, validate_batches=1, checkpoint_every=2, precision="float32",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, bert: str) -> Workspace:
+    run, work = small_run(bert), small_workspace(tmp_path_factory.mktemp("questions"), text_folder, bert, ("train", "valid"))
+    for config in (run, baseline_of(run)):
+        work.train(config.name, config.model, dataclasses.replace(run.training, num_steps=2))
+    return work
+
+
+def changed(before: Retro, after: Retro) -> set[str]:
+    states = before.state_dict(), after.state_dict()
+    return {name for name in states[0] if not torch.equal(states[0][name], states[1][name])}
+
+
+def test_all_weights_are_tuned_or_those_of_retrieval_alone(work: Workspace) -> None:
+    base, _ = work.model("small")
+    tuned, artifact = finetune(work, "all", "small", ROWS[:20], TRAINING, valid=ROWS[20:])
+    assert changed(base, tuned) == set(base.state_dict())
+    assert work.model("all")[1].fingerprint == artifact.fingerprint
+    assert artifact.counts["trained"] == sum(parameter.numel() for parameter in tuned.parameters())
+    rows = [row for row in read_metrics(artifact.path / METRICS) if "valid_on" in row]
+    assert all(row["valid_on"] != row["valid_off"] for row in rows)
+
+    frozen, _ = finetune(work, "frozen", "small", ROWS, TRAINING, FineTuningConfig(frozen=True))
+    moved = changed(base, frozen)
+    assert moved
+    assert all(name.startswith("encoder") or ".cross_attention." in name for name in moved)
+
+
+def test_dropout_is_the_decoder_s_only(bert: str) -> None:
+    model = Retro(dataclasses.replace(small_run(bert).model, dropout=0.5))
+    set_dropout(model, 0.25)
+    fresh = Retro(dataclasses.replace(small_run(bert).model, dropout=0.25))
+    found, expected = (
+        {name: module.p for name, module in each.named_modules() if isinstance(module, nn.Dropout)} for each in (model, fresh)
+    )
+    assert found == expected
+    assert set(found.values()) == {0.0, 0.25}
+    assert all((p == 0) == name.startswith("encoder.") for name, p in found.items())
+    assert model.config.dropout == 0.25
+
+
+def test_other_questions_or_settings_are_another_run(work: Workspace) -> None:
+    from retro.errors import ArtifactError
+
+    finetune(work, "same", "small", ROWS, TRAINING)
+    finetune(work, "same", "small", ROWS, TRAINING)  # finished: opened
+    for questions, tuning in ((ROWS[1:], None), (ROWS, FineTuningConfig(frozen=True))):
+        with pytest.raises(ArtifactError, match="questions"):
+            finetune(work, "same", "small", questions, TRAINING, tuning)
+
+
+def test_closed_book_and_what_cannot_be(work: Workspace) -> None:
+    warnings: list[str] = []
+    rows = [*ROWS, Question("long " * 99, ("x",)), Question("?", ("x",), (Passage("word " * 99),))]
+    finetune(work, "warned", "small", rows, TRAINING, warn=warnings.append)
+    assert warnings == ["1 questions left out: longer than seq_len", f"{len(ROWS) + 1} passages cut"]
+    tuned, _ = finetune(work, "closed", "small-baseline", ROWS, TRAINING, FineTuningConfig(closed_book=True))
+    assert not tuned.config.uses_retrieval
+    with pytest.raises(ConfigError, match="no cross-attention"):
+        finetune(work, "x", "small-baseline", ROWS, TRAINING, FineTuningConfig(frozen=True))
+    with pytest.raises(ConfigError, match="leave nothing to train"):
+        FineTuningConfig(frozen=True, closed_book=True)
+
+
+def test_the_experiment_compares_all_ways(work: Workspace) -> None:
+    found = run_experiment(work, "small", ROWS, TRAINING, name="experiment", baseline="small-baseline", fractions=(0.3, 0.2))
+    assert found.num_train + found.num_valid + found.num_test == 30
+    assert list(found.comparison.scores) == [CLOSED, OPEN, SHUFFLED, CLOSED_BASELINE]
+    assert found.comparison.scores[OPEN].recall.estimate == 1.0  # the gold passage is among those read
+    assert found.comparison.scores[CLOSED].recall.estimate == 0.0
+    assert [len(row) for row in found.comparison.rows()] == [5] * 4
+    assert json.loads((work.path / "evaluations" / "experiment.json").read_text())["num_test"] == found.num_test
