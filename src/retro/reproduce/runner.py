@@ -6,7 +6,7 @@ from pathlib import Path
 from retro.artifacts import atomic_write
 from retro.config import to_dict
 from retro.errors import ConfigError
-from retro.reproduce import ablation, language_modelling, leakage, memories, scaling, wikipedia
+from retro.reproduce import ablation, datasets, language_modelling, leakage, memories, questions, scaling, wikipedia
 from retro.reproduce.experiment import Experiment
 from retro.reproduce.page import render
 from retro.reproduce.result import Result
@@ -52,6 +52,16 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Neighbours in the world",
         "The neighbours of a Wikipedia chunk are of articles fewer links away than random ones, and the first are the nearest.",
         wikipedia.link_distance,
+    ),
+    "table-datasets": Experiment(
+        "Evaluation sets",
+        "RETRO is better on Wikitext103, new Wikipedia articles, Curation Corpus and LAMBADA at every size.",
+        datasets.table,
+    ),
+    "table-questions": Experiment(
+        "Question answering",
+        "On Natural Questions 45.5 % exact match with passages, 30.4 % for the baseline closed book. Here a synthetic task.",
+        questions.probe,
     ),
 }
 

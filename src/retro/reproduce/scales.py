@@ -25,6 +25,8 @@ class Scale:
     sizes: tuple[tuple[str, ModelConfig], ...]
     """RETRO models by name, smallest first; each has its baseline."""
     ablation: RunConfig
+    sets: tuple[str, ...] = ()
+    """Evaluation sets of the catalogue, beside LAMBADA."""
     wikipedia_fraction: float = 1.0
     """Part of the Wikipedia dump whose neighbours are looked up in the link graph."""
 
@@ -90,6 +92,7 @@ def small() -> Scale:
         fit_steps=250,
         sizes=(("half", scaled(run.model, 0.5)), ("whole", run.model)),
         ablation=_with_steps(run, 200, 20),
+        sets=("wikitext-2@test", "wikipedia-2016"),
     )
 
 
@@ -103,6 +106,7 @@ def paper() -> Scale:
         fit_steps=recipes.get("retrofit-172m").training.num_steps,
         sizes=tuple((name, recipes.get(f"paper-{name}").model) for name in ("172m", "425m", "1.5b", "7.5b")),
         ablation=replace(recipes.get("ablation-172m"), evaluation=evaluation),
+        sets=("wikitext-2@test", "wikipedia-2016"),
     )
 
 
