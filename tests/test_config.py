@@ -3,7 +3,8 @@ import json
 import pytest
 
 from retro import recipes
-from retro.config import EncoderConfig, EvaluationConfig, ModelConfig, RunConfig, TrainingConfig, from_dict, to_dict
+from retro.config import EncoderConfig, EvaluationConfig, ModelConfig, RunConfig, TrainingConfig
+from retro.config_json import from_dict, to_dict
 from retro.errors import ConfigError
 
 

@@ -11,7 +11,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from retro.artifacts import Artifact, Stage, open_artifact, run_stage, write_json
-from retro.config import EvaluationConfig, FitConfig, ModelConfig, RunConfig, TrainingConfig, to_dict
+from retro.config import EvaluationConfig, FitConfig, ModelConfig, RunConfig, TrainingConfig
+from retro.config_json import to_dict
 from retro.corpus import catalogue
 from retro.corpus.ingest import REPORT
 from retro.evaluation.bits_per_byte import score

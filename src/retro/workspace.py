@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 
 from retro.artifacts import MANIFEST, Artifact, Progress, file_checksum, open_artifact
-from retro.config import DatastoreConfig, EvaluationConfig, FitConfig, KnnConfig, ModelConfig, TrainingConfig, from_dict
+from retro.config import DatastoreConfig, EvaluationConfig, FitConfig, KnnConfig, ModelConfig, TrainingConfig
+from retro.config_json import from_dict
 from retro.corpus.readers import FieldMap
 from retro.corpus.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from retro.artifacts import make_fingerprint, write_json
-from retro.config import CorpusConfig, to_dict
+from retro.config import CorpusConfig
+from retro.config_json import to_dict
 from retro.corpus.decontamination import find_contaminated
 from retro.corpus.documents import Document
 from retro.corpus.encode import EncodedStore

@@ -15,7 +15,8 @@ from typing import Any
 import zstandard
 
 from retro.artifacts import Artifact, Stage, atomic_write, open_artifact, run_stage, write_json
-from retro.config import CorpusConfig, to_dict
+from retro.config import CorpusConfig
+from retro.config_json import to_dict
 from retro.corpus.documents import SPLITS, Document, split_of
 from retro.corpus.readers import Problems
 from retro.corpus.readers.streams import metered

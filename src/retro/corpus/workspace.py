@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from retro.artifacts import open_artifact, reopen_broken, write_json
-from retro.config import CorpusConfig, from_dict
+from retro.config import CorpusConfig
+from retro.config_json import from_dict
 from retro.corpus import readers
 from retro.corpus.encode import EncodedStore, encode_text
 from retro.corpus.ingest import REPORT, Corpus, pack, train_corpus_tokenizer

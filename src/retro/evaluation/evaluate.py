@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from retro.artifacts import Artifact, Stage, open_artifact, run_stage
-from retro.config import EvaluationConfig, to_dict
+from retro.config import EvaluationConfig
+from retro.config_json import to_dict
 from retro.evaluation.bits_per_byte import Keep, Scores, chunk_bytes, score
 from retro.evaluation.intervals import Interval
 from retro.evaluation.leakage import FilteredScore, chunk_overlaps, filtered_bits_per_byte, overlap_histogram

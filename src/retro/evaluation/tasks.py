@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from retro.artifacts import Artifact, Progress, Stage, run_stage
-from retro.config import EvaluationConfig, to_dict
+from retro.config import EvaluationConfig
+from retro.config_json import to_dict
 from retro.corpus.documents import Document
 from retro.corpus.tokens import TokenStore
 from retro.errors import ConfigError

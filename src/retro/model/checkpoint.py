@@ -8,7 +8,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from retro.artifacts import atomic_path, write_json
-from retro.config import ModelConfig, from_dict, to_dict
+from retro.config import ModelConfig
+from retro.config_json import from_dict, to_dict
 from retro.errors import ArtifactError
 from retro.model.retro import Retro
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from retro.artifacts import atomic_write
-from retro.config import to_dict
+from retro.config_json import to_dict
 from retro.errors import ConfigError
 from retro.reproduce import ablation, datasets, language_modelling, leakage, memories, questions, scaling, wikipedia
 from retro.reproduce.experiment import Experiment

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from retro.artifacts import Progress, flush_folder, locked
-from retro.config import DatastoreConfig, to_dict
+from retro.config import DatastoreConfig
+from retro.config_json import to_dict
 from retro.corpus.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError, ConfigError, DataError

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from retro.artifacts import Progress
-from retro.config import DatastoreConfig, from_dict
+from retro.config import DatastoreConfig
+from retro.config_json import from_dict
 from retro.corpus.documents import Document
 from retro.corpus.tokenizer import Tokenizer
 from retro.errors import ArtifactError, ConfigError

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from retro.artifacts import Artifact, Stage
-from retro.config import TrainingConfig, to_dict
+from retro.config import TrainingConfig
+from retro.config_json import to_dict
 from retro.model.retro import Retro
 from retro.training.batches import Batches
 from retro.training.distributed import join
