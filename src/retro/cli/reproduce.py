@@ -26,7 +26,7 @@ class Options:
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "reproduce")
     from retro.reproduce import scales
-    from retro.reproduce.page import checklist
+    from retro.reproduce.page import COLOURS, MARKS, checklist
     from retro.reproduce.result import text_of
     from retro.reproduce.runner import EXPERIMENTS, finished, reproduce
 
@@ -39,6 +39,9 @@ def main(arguments: list[str]) -> None:
         CONSOLE.print(f"\n[bold]{result.title}[/]   in the paper: {result.paper}", soft_wrap=True)
         for table in result.tables:
             print_table(table.title, table.headings, [[text_of(cell) for cell in row] for row in table.rows])
-    rows = [[claim.verdict.value, statement, claim.found] for statement, claim, _ in checklist(finished(options.out)) if claim is not None]
-    print_table("claims looked at in this folder", ["verdict", "claim", "found"], rows)
+    CONSOLE.print("\n[bold]Claims looked at in this folder[/]")
+    for statement, claim, _ in checklist(finished(options.out)):
+        if claim is not None:
+            CONSOLE.print(f"[{COLOURS[claim.verdict]}]{MARKS[claim.verdict]} {claim.verdict.value}[/]: {statement}", soft_wrap=True)
+            CONSOLE.print(f"    {claim.found}", soft_wrap=True, highlight=False)
     CONSOLE.print(f"{options.out / 'reproduce' / 'report.html'}", soft_wrap=True)

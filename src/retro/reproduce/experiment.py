@@ -66,8 +66,15 @@ def trio(study: Study) -> Trio:
 
 
 def percent(interval: Interval) -> str:
-    """A relative gain with its bounds, for a sentence."""
-    return f"{100 * interval.estimate:.1f} % ({100 * interval.low:.1f} to {100 * interval.high:.1f})"
+    """A part with its bounds."""
+    return f"{100 * interval.estimate:.1f} % ({100 * interval.low:.1f} to {100 * interval.high:.1f})".replace("-", "−")
+
+
+def fewer(gain: Interval) -> str:
+    """A relative gain in words that fit its sign."""
+    if gain.estimate >= 0:
+        return f"{percent(gain)} fewer bits"
+    return f"{percent(Interval(-gain.estimate, -gain.high, -gain.low))} more bits"
 
 
 def band(label: str, x: Sequence[float], intervals: Sequence[Interval], colour: str, style: str = "-") -> Line:

@@ -6,7 +6,7 @@ from retro.evaluation.claims import Claim, above, exactly, together, within
 from retro.evaluation.evaluate import OFF, on
 from retro.evaluation.intervals import Interval, bootstrap, bootstrap_ratio, relative_gain
 from retro.evaluation.plots import Bar, Line, bar_plot, line_plot
-from retro.reproduce.experiment import NAMES, Findings, Trio, percent, trio
+from retro.reproduce.experiment import NAMES, Findings, Trio, fewer, percent, trio
 from retro.reproduce.result import Cell, Figure, Table
 from retro.reproduce.scales import Scale
 from retro.study import Study
@@ -25,8 +25,8 @@ def retrieval(study: Study, scale: Scale) -> Findings:
     over_off = relative_gain(bits["on"], bits["off"])
     rows: list[list[Cell]] = [[NAMES[name], per_byte[name], percent(gains[name]) if name in gains else ""] for name in bits]
     claims = [
-        Claim("on-below-off", above(over_off), f"{percent(over_off)} fewer bits"),
-        Claim("off-like-baseline", within(gains["off"], SAME), f"{percent(gains['off'])} fewer bits than the baseline"),
+        Claim("on-below-off", above(over_off), fewer(over_off)),
+        Claim("off-like-baseline", within(gains["off"], SAME), f"{fewer(gains['off'])} than the baseline"),
     ]
     bars = [Bar(NAMES[name], value.estimate, value.low, value.high, name) for name, value in per_byte.items()]
     figure = Figure("bars", "Bits per byte on the test documents, 95 % intervals over documents.", bar_plot(bars, "bits per byte"))

@@ -6,7 +6,7 @@ from retro.evaluation.evaluate import OFF, on
 from retro.evaluation.intervals import Interval
 from retro.evaluation.leakage import FilteredScore
 from retro.evaluation.plots import line_plot
-from retro.reproduce.experiment import NAMES, Findings, band, percent, trio
+from retro.reproduce.experiment import NAMES, Findings, band, fewer, trio
 from retro.reproduce.result import Cell, Figure, Table
 from retro.reproduce.scales import Scale
 from retro.study import Study
@@ -35,7 +35,7 @@ def figure(study: Study, scale: Scale) -> Findings:
     comparison = compare(found.baseline, found.retro, on(found.k))
     new, steeper = comparison.gain_on_new_chunks, comparison.steeper
     claims = [
-        Claim("unseen-text", above(new), f"{percent(new)} fewer bits than the baseline on chunks with r ≤ 12.5 %"),
+        Claim("unseen-text", above(new), f"{fewer(new)} than the baseline on chunks with r ≤ 12.5 %"),
         Claim(
             "leakage-slope",
             above(steeper),

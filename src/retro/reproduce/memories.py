@@ -7,7 +7,7 @@ from retro.evaluation.intervals import bootstrap_ratio, relative_gain
 from retro.evaluation.knn_evaluation import BASELINE, CACHE, KNN, size_of_datastore
 from retro.evaluation.new_facts import measure_new_facts
 from retro.evaluation.plots import Bar, bar_plot
-from retro.reproduce.experiment import Findings, percent, trio
+from retro.reproduce.experiment import Findings, fewer, percent, trio
 from retro.reproduce.result import Cell, Figure, Table
 from retro.reproduce.scales import Scale
 from retro.study import Study
@@ -34,9 +34,9 @@ def knn_lm(study: Study, scale: Scale) -> Findings:
         ["kNN-LM", other.bits_per_byte[KNN], percent(other.gains[KNN]), other.size.keys, tuned[KNN]],
         [f"RETRO[ON], k = {k}", bootstrap_ratio(retro, found.num_bytes), percent(relative_gain(retro, documents[BASELINE])), size.keys, ""],
     ]
-    gain, fewer = relative_gain(retro, documents[KNN]), other.size.keys / size.keys
-    sentence = f"{percent(gain)} fewer bits than kNN-LM with {fewer:.0f} times fewer keys ({size.num_bytes / 1e6:,.0f} against {other.size.num_bytes / 1e6:,.0f} MB)"
-    claim = Claim("knn-lm", together(above(gain), exactly(fewer >= FEWER)), sentence)
+    gain, ratio = relative_gain(retro, documents[KNN]), other.size.keys / size.keys
+    sentence = f"{fewer(gain)} than kNN-LM with {ratio:.0f} times fewer keys ({size.num_bytes / 1e6:,.0f} against {other.size.num_bytes / 1e6:,.0f} MB)"
+    claim = Claim("knn-lm", together(above(gain), exactly(ratio >= FEWER)), sentence)
     return Findings([Table("memories", ["model", "bits per byte", "gain over the baseline", "keys", "tuned"], rows)], [], [claim])
 
 
@@ -51,7 +51,7 @@ def new_facts(study: Study, scale: Scale) -> Findings:
         )
     levels = {"without retrieval": found.off, "before": found.before, "added": found.added, "deleted again": found.deleted}
     same = found.same_bits and found.same_neighbours
-    sentence = f"{percent(found.gain)} fewer bits on {found.num_documents} documents once they are there; deleted, {'the same to the bit' if same else 'not the same'}"
+    sentence = f"{fewer(found.gain)} on {found.num_documents} documents once they are there; deleted, {'the same to the bit' if same else 'not the same'}"
     claim = Claim("new-facts", together(above(found.gain), exactly(same)), sentence)
     rows: list[list[Cell]] = [[name, value] for name, value in levels.items()]
     bars = [Bar(name, v.estimate, v.low, v.high, "off" if name.startswith("without") else "on") for name, v in levels.items()]

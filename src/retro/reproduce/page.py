@@ -14,6 +14,7 @@ MORE_STYLE = """
 table.claims { border-collapse: collapse; } table.claims td { padding: .45em .8em; border-bottom: 1px solid #e3e3e3; vertical-align: top; }
 table.claims td.verdict { white-space: nowrap; font-weight: 600; } td.found { color: #444; } td.open { color: #999; }
 section { border-top: 1px solid #ddd; margin-top: 2.4em; } .scroll { overflow-x: auto; } h3 { font-size: 1em; margin-bottom: .3em; }
+section figure { max-width: 620px; } .found a { color: inherit; text-decoration: none; border-bottom: 1px dotted #999; }
 details { margin-top: 1em; font-size: .93em; } summary { cursor: pointer; color: #2a6f97; }
 """
 

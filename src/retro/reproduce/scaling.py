@@ -9,7 +9,7 @@ from retro.evaluation.claims import Claim, above, together
 from retro.evaluation.intervals import Interval, bootstrap_ratio, relative_gain
 from retro.evaluation.plots import line_plot
 from retro.model.retro import Retro
-from retro.reproduce.experiment import NAMES, Findings, Trio, band, flat, percent, trio
+from retro.reproduce.experiment import NAMES, Findings, Trio, band, fewer, flat, percent, trio
 from retro.reproduce.result import Cell, Figure, Table
 from retro.reproduce.scales import Scale
 from retro.study import Study
@@ -29,7 +29,7 @@ def datastore_size(study: Study, scale: Scale) -> Findings:
     rows: list[list[Cell]] = [[f"{fraction:.0%}", int(tokens[fraction]), per_byte[fraction]] for fraction in bits]
     first, last = min(bits), max(bits)
     gain = relative_gain(bits[last], bits[first])
-    claim = Claim("datastore-size", above(gain), f"{percent(gain)} fewer bits with all of the datastore than with {first:.0%} of it")
+    claim = Claim("datastore-size", above(gain), f"{fewer(gain)} with all of the datastore than with {first:.0%} of it")
     x = list(tokens.values())
     lines = [
         band("RETRO[ON]", x, list(per_byte.values()), "on"),
@@ -53,7 +53,7 @@ def num_neighbours(study: Study, scale: Scale) -> Findings:
     claims = []
     if BEYOND in bits:
         gain = relative_gain(bits[BEYOND], bits[found.k])
-        sentence = f"{percent(gain)} fewer bits with {BEYOND} than with the {found.k} of training; fewest with {best}"
+        sentence = f"{fewer(gain)} with {BEYOND} than with the {found.k} of training; fewest with {best}"
         claims = [Claim("more-neighbours", above(gain), sentence)]
     lines = [
         band("RETRO[ON]", ks, list(per_byte.values()), "on"),
