@@ -127,3 +127,11 @@ def test_a_baseline_given_passages_and_a_run_that_is_not_there(capsys: pytest.Ca
     assert "absent" in capsys.readouterr().err
     assert main(["fit", work, "--task", "qa", "--questions", "nowhere", "--from", "small"]) == 1
     assert "nowhere is no file" in capsys.readouterr().err
+
+
+def test_text_that_nothing_can_be_asked_of_is_told(capsys: pytest.CaptureFixture[str], work: str) -> None:
+    """Without a file the questions are made out of the training text; this one has neither names nor numbers."""
+    assert main(["fit", work, "--task", "qa", "--from", "small", "--name", "cloze", *FIT]) == 1
+    shown = capsys.readouterr()
+    assert "0 questions made out of the training text" in shown.out
+    assert "none of 0 questions has an answer" in shown.err
