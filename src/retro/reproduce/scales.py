@@ -69,6 +69,7 @@ def tiny() -> Scale:
         run=run,
         sources=("licences",),
         fit_steps=100,
+        neighbours=(1, 2, 5, 10, 20, 50),
         sizes=(("half", scaled(run.model, 0.5)), ("whole", run.model)),
         ablation=_with_precision(_with_steps(run, 50, 10), "auto"),
         wikipedia_fraction=0.15,
