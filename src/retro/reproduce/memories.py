@@ -1,11 +1,14 @@
 """RETRO's memory beside that of kNN-LM, and what changes when documents come and go."""
 
+from dataclasses import replace
+
 from retro.config import KnnConfig
 from retro.evaluation.claims import Claim, above, exactly, together
-from retro.evaluation.evaluate import on
-from retro.evaluation.intervals import bootstrap_ratio, relative_gain
+from retro.evaluation.evaluate import Evaluation, on
+from retro.evaluation.intervals import relative_gain
 from retro.evaluation.knn_evaluation import BASELINE, CACHE, KNN, size_of_datastore
 from retro.evaluation.new_facts import measure_new_facts
+from retro.evaluation.perplexity import Sizes, measure
 from retro.evaluation.plots import Bar, bar_plot
 from retro.reproduce.experiment import Findings, fewer, percent, trio
 from retro.reproduce.result import Cell, Figure, Table
@@ -21,23 +24,43 @@ HEADING = "Reprinted with permission.\n\n"
 
 def knn_lm(study: Study, scale: Scale) -> Findings:
     """The baseline alone, as kNN-LM and with a continuous cache, and RETRO, all over the same training text."""
-    found = trio(study)
+    return _beside_knn_lm(study, trio(study).retro, "RETRO[ON]")
+
+
+def wikitext103(study: Study, scale: Scale) -> Findings:
+    """The same on WikiText, in a folder of its own, with a RETROfit of the baseline as in the paper."""
+    corpus = replace(study.run.corpus, sources=(scale.wikitext,), tokenizer_weights={}, max_document_bytes=0, sample_fraction=1.0)
+    training = replace(study.run.training, mixture={})
+    wikitext = Study(study.folder / "wikitext", replace(study.run, corpus=corpus, training=training), [scale.wikitext], study.narrator)
+    wikitext.prepare()
+    wikitext.fit("retrofit", scale.fit_steps)
+    findings = _beside_knn_lm(wikitext, wikitext.evaluate("retrofit"), "RETROfit[ON]")
+    study.used |= {f"wikitext: {name}": value for name, value in wikitext.used.items()}
+    return replace(findings, claims=())  # the claim is made once, by the study's own text
+
+
+def _beside_knn_lm(study: Study, retro: Evaluation, label: str) -> Findings:
     with study.clock.part("kNN-LM", study.folder / "knn"), study.narrator.steps("kNN-LM") as told:
         other = study.work.knn_lm("baseline", KnnConfig(), study.run.evaluation, progress=told)
-    k = max(study.run.evaluation.num_neighbours)
-    retro, size = found.retro.document_bits(on(k)), size_of_datastore(study.work.datastore())
-    documents = {mode: other.scores(mode).by_document() for mode in (BASELINE, KNN, CACHE)}
+    k, size = max(study.run.evaluation.num_neighbours), size_of_datastore(study.work.datastore())
+    bits = {mode: other.scores(mode).by_document() for mode in (BASELINE, CACHE, KNN)} | {label: retro.document_bits(on(k))}
+    sizes = Sizes.of(study.work.store("test"), study.work.datastore().tokenizer)
+    names = {BASELINE: "baseline", CACHE: "continuous cache", KNN: "kNN-LM", label: f"{label}, k = {k}"}
+    keys = {KNN: other.size.keys, label: size.keys}
     tuned = {mode: f"λ {best.weight:.3g}, sharpness {best.sharpness:.3g}, on validation" for mode, best in other.tuned.items()}
-    rows: list[list[Cell]] = [
-        ["baseline", other.bits_per_byte[BASELINE], "", None, None],
-        ["continuous cache", other.bits_per_byte[CACHE], percent(other.gains[CACHE]), None, tuned[CACHE]],
-        ["kNN-LM", other.bits_per_byte[KNN], percent(other.gains[KNN]), other.size.keys, tuned[KNN]],
-        [f"RETRO[ON], k = {k}", bootstrap_ratio(retro, found.num_bytes), percent(relative_gain(retro, documents[BASELINE])), size.keys, ""],
-    ]
-    gain, ratio = relative_gain(retro, documents[KNN]), other.size.keys / size.keys
-    sentence = f"{fewer(gain)} than kNN-LM with {ratio:.0f} times fewer keys ({size.num_bytes / 1e6:,.0f} against {other.size.num_bytes / 1e6:,.0f} MB)"
-    claim = Claim("knn-lm", together(above(gain), exactly(ratio >= FEWER)), sentence)
-    return Findings([Table("memories", ["model", "bits per byte", "gain over the baseline", "keys", "tuned"], rows)], [], [claim])
+    rows: list[list[Cell]] = []
+    for mode, value in bits.items():
+        found = measure(value, sizes)
+        gain = "" if mode == BASELINE else percent(relative_gain(value, bits[BASELINE]))
+        rows.append([names[mode], found.bits_per_byte, found.perplexity_per_word, gain, keys.get(mode), tuned.get(mode, "")])
+    gain_over_knn, ratio = relative_gain(bits[label], bits[KNN]), other.size.keys / size.keys
+    sentence = (
+        f"{fewer(gain_over_knn)} than kNN-LM with {ratio:.0f} times fewer keys; "
+        f"keys of {size.key_bytes / 1e6:,.0f} against {other.size.key_bytes / 1e6:,.0f} MB"
+    )
+    claim = Claim("knn-lm", together(above(gain_over_knn), exactly(ratio >= FEWER)), sentence)
+    headings = ["model", "bits per byte", "perplexity per word", "gain over the baseline", "keys", "tuned"]
+    return Findings([Table("memories", headings, rows)], [], [claim])
 
 
 def new_facts(study: Study, scale: Scale) -> Findings:

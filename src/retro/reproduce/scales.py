@@ -27,6 +27,8 @@ class Scale:
     ablation: RunConfig
     sets: tuple[str, ...] = ()
     """Evaluation sets of the catalogue, beside LAMBADA."""
+    wikitext: str = "wikitext-2"
+    """The corpus of the Wikitext103 table, with splits of its own."""
     wikipedia_fraction: float = 1.0
     """Part of the Wikipedia dump whose neighbours are looked up in the link graph."""
 
