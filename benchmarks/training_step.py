@@ -1,15 +1,17 @@
 """A training step of RETRO against retro-pytorch at the same dimensions, and against our own baseline per FLOP.
 
-    python benchmarks/training_step.py
+    python benchmarks/training_step.py [SETTING]
 
 Small: decoder 4 × 192, encoder 1 × 128, chunk 64, length 512, batch 8, k 2, vocabulary 4096, cross-attention in layers 2 and 4, AdamW,
 float32. Two settings of the heads: 4 heads that fill the width, as a user would ask both libraries for (retro-pytorch ignores
 `heads` and runs 8 of 64); and 8 heads of 32 on both sides, where the two do almost the same number of FLOPs. Large: decoder 12 × 768,
 encoder 2 × 512, cross-attention in layers 6, 9 and 12, one sequence, 8 heads of 64 on both sides. Each is timed with
 the memory allocator as it comes, and with freed memory kept, which `retro train` switches on for itself; the switch is global,
-so in that line the peer has it too.
+so in that line the peer has it too. Where the hardware has bfloat16 `retro train` uses it for the matrix products, and the peer, which
+leaves that to its user, is timed both ways. A part of a setting's title runs that one alone.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from retro.config import EncoderConfig, ModelConfig, TrainingConfig
 from retro.model.retro import Retro
+from retro.precision import has_bfloat16
 from retro.training.memory import keep_freed_memory
 from retro.training.optimizer import make_optimizer
 
@@ -94,11 +97,24 @@ def steps_of(setting: Setting) -> tuple[dict[str, Callable[[], None]], dict[str,
         "baseline": step_of(baseline, lambda: baseline(tokens), targets),
         "peer": step_of(peer, lambda: peer(tokens, neighbours), targets),
     }
-    return steps, {name: count_flops(step) for name, step in steps.items()}
+    flops = {name: count_flops(step) for name, step in steps.items()}
+    if has_bfloat16(torch.device("cpu")):
+        steps["retro, bfloat16"] = step_of(retro, in_bfloat16(lambda: retro(tokens, neighbours, mask)), targets)
+        steps["peer, bfloat16"] = step_of(peer, in_bfloat16(lambda: peer(tokens, neighbours)), targets)
+    return steps, flops
+
+
+def in_bfloat16(forward: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    def wrapped() -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return forward().float()
+
+    return wrapped
 
 
 def main() -> None:
-    prepared = [(setting, *steps_of(setting)) for setting in SETTINGS]
+    chosen = sys.argv[1] if len(sys.argv) > 1 else ""
+    prepared = [(setting, *steps_of(setting)) for setting in SETTINGS if chosen in setting.title]
     alone: dict[str, float] = {}
     for allocator in ("allocator as it comes", "freed memory kept"):
         if allocator == "freed memory kept":
@@ -107,13 +123,21 @@ def main() -> None:
             title, tokens = setting.title, setting.batch * LENGTH
             seconds = interleaved_medians(steps)
             alone.setdefault(title, seconds["peer"])
-            speed = {name: f"{tokens / value:,.0f} tokens/s ({flops[name] / 1e9:.0f} GFLOP a step)" for name, value in seconds.items()}
+            speed = {name: f"{tokens / seconds[name]:,.0f} tokens/s ({flops[name] / 1e9:.0f} GFLOP a step)" for name in flops}
             time_ratio, flop_ratio = seconds["retro"] / seconds["baseline"], flops["retro"] / flops["baseline"]
             print(f"{title}, {allocator}")
             print(f"  RETRO {speed['retro']}, baseline {speed['baseline']}, {REQUIREMENT} {speed['peer']}")
             print(f"  RETRO trains {seconds['peer'] / seconds['retro']:.2f} times the tokens a second of {REQUIREMENT}")
             if allocator == "freed memory kept":
-                print(f"  RETRO as `retro train` runs it against {REQUIREMENT} as it comes: {alone[title] / seconds['retro']:.2f} times")
+                print(
+                    f"  RETRO in float32 as `retro train` runs it against {REQUIREMENT} as it comes: {alone[title] / seconds['retro']:.2f} times"
+                )
+            if "retro, bfloat16" in seconds:
+                own = seconds["retro, bfloat16"]
+                ratios = [alone[title] / own, seconds["peer"] / own, seconds["peer, bfloat16"] / own]
+                print(
+                    f"  RETRO in bfloat16: {ratios[0]:.2f} times {REQUIREMENT} as it comes, {ratios[1]:.2f} times in this setting, {ratios[2]:.2f} times where it runs in bfloat16 too"
+                )
             print(
                 f"  RETRO step over baseline step: {time_ratio:.2f} times the time for {flop_ratio:.2f} times the FLOPs, "
                 f"{time_ratio / flop_ratio:.2f} times the ratio"
