@@ -44,13 +44,13 @@ def table(study: Study, scale: Scale) -> Findings:
     bits = {name: evaluation.document_bits(_mode(variants[name])) for name, evaluation in evaluations.items()}
     num_bytes = evaluations[DEFAULT].arrays["document_bytes"]
     costs = {name: relative_gain(bits[DEFAULT], value) for name, value in bits.items()}
-    seconds = {name: study.clock.seconds.get(f"train {_run_name(same[name])}", float("nan")) for name in variants}
+    speeds = {name: float(np.median(study.curve(_run_name(same[name]), "tokens_per_second")[1])) for name in variants}
     rows: list[list[Cell]] = [
         [
             name if same[name] == name else f"{name} (here the same as {same[name]})",
             bootstrap_ratio(bits[name], num_bytes),
             "" if name == DEFAULT else percent(costs[name]),
-            f"{seconds[name] / seconds[DEFAULT]:.2f}",
+            f"{speeds[DEFAULT] / speeds[name]:.2f}",
             PAPER[name],
         ]
         for name in variants
