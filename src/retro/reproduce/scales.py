@@ -86,7 +86,7 @@ def small() -> Scale:
         corpus=replace(run.corpus, sample_fraction=0.5),
         datastore=replace(run.datastore, encoder="static"),
         training=replace(run.training, validate_every=25, checkpoint_every=50),
-        evaluation=EvaluationConfig(window=1024, stride=512, num_neighbours=(1, 2, 4, 10)),
+        evaluation=EvaluationConfig(window=1024, stride=512, num_neighbours=(2,)),
     )
     return Scale(
         name="small",
