@@ -55,7 +55,7 @@ MASSIVE_TEXT_MINI = {"reviews": 0.55, "sotu": 0.15, "kjv": 0.05, "asv": 0.05, "n
 
 def massive_text_mini() -> RunConfig:
     """MassiveText in miniature: seven corpora of the catalogue, sampled with the paper's weights."""
-    encoder = EncoderConfig(d_model=128, num_layers=1, num_heads=4, head_dim=32, ffw_dim=512)
+    encoder = EncoderConfig(d_model=256, num_layers=1, num_heads=4, head_dim=64, ffw_dim=512)
     model = ModelConfig(
         vocab_size=8192,
         d_model=256,
@@ -65,6 +65,7 @@ def massive_text_mini() -> RunConfig:
         ffw_dim=1024,
         cross_attention_layers=(3, 6),
         encoder=encoder,
+        share_embeddings=True,  # a narrower encoder with its own copies far worse at the start
         copying_start=True,
     )
     return RunConfig(

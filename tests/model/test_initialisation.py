@@ -26,7 +26,7 @@ def lift_of_copy(copying_start: bool, encoder_width: int) -> float:
     return float(((right - logits.mean(-1)) / logits.std(-1)).mean())
 
 
-@pytest.mark.parametrize("encoder_width", [128, 96])
+@pytest.mark.parametrize("encoder_width", [128, 96, 64, 256])
 def test_copying_start_copies(encoder_width: int) -> None:
     assert abs(lift_of_copy(copying_start=False, encoder_width=encoder_width)) < 0.3
     assert lift_of_copy(copying_start=True, encoder_width=encoder_width) > 1.0

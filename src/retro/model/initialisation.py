@@ -69,13 +69,17 @@ def start_copying(model: "Retro") -> None:
 
 
 def _align_embeddings(model: "Retro") -> Tensor:
-    """Make the encoder's token vectors a projection of the decoder's, and return the projection."""
+    """Make the encoder's token vectors a projection of the decoder's, and return the projection.
+
+    A narrower encoder keeps a part of every vector. The projection makes up for that both ways, so that a token that goes there
+    and back has all of its length along itself, however narrow the encoder is.
+    """
     table, encoder_table = model.embedding.weight, model.encoder_embedding
     if encoder_table is None:
         return torch.eye(table.shape[1], dtype=table.dtype, device=table.device)
     projection = _semi_orthogonal(table.new_empty(encoder_table.embedding_dim, table.shape[1]))
-    scale = math.sqrt(table.shape[1] / encoder_table.embedding_dim)
-    encoder_table.weight.copy_(scale * table @ projection.T)
+    projection *= math.sqrt(max(1.0, table.shape[1] / encoder_table.embedding_dim))
+    encoder_table.weight.copy_(table @ projection.T)
     return projection
 
 
