@@ -98,7 +98,11 @@ def retrofit(study: Study, scale: Scale) -> Findings:
     same = bool(np.array_equal(fitted.document_bits(OFF), bits["baseline"]))
     labels = {**NAMES, "fit": "RETROfit[ON]"}
     rows: list[list[Cell]] = [
-        [labels[name], bootstrap_ratio(value, found.num_bytes), percent(relative_gain(value, bits["baseline"]))]
+        [
+            labels[name],
+            bootstrap_ratio(value, found.num_bytes),
+            "" if name == "baseline" else percent(relative_gain(value, bits["baseline"])),
+        ]
         for name, value in bits.items()
     ]
     rows.append(["RETROfit[OFF]", fitted.bits_per_byte(OFF), "the baseline's, to the bit" if same else "not the baseline's"])
