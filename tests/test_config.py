@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -66,3 +67,15 @@ def test_overlapping_proportions_of_the_paper() -> None:
     window = EvaluationConfig(window=3072, stride=3072)
     assert [window.with_overlap(proportion, 64).stride for proportion in (0.0, 0.75, 0.875)] == [3072, 768, 384]
     assert EvaluationConfig(window=640, stride=64).with_overlap(0.9, 64).stride == 64  # not 63.99…
+
+
+def test_one_decoder_has_one_baseline() -> None:
+    model = ModelConfig(cross_attention_layers=(6, 9))
+    others = (
+        {"encoder": EncoderConfig(num_layers=1)},
+        {"cross_attention_positions": False},
+        {"retrieved": "neighbour", "copying_start": True},
+        {"cross_attention_layers": (1,)},
+    )
+    assert all(dataclasses.replace(model, **changes).baseline() == model.baseline() for changes in others)
+    assert dataclasses.replace(model, d_model=512).baseline() != model.baseline()

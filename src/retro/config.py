@@ -90,10 +90,11 @@ class ModelConfig:
         return {"both": slice(0, 2 * m), "neighbour": slice(0, m), "continuation": slice(m, 2 * m)}[self.retrieved]
 
     def baseline(self) -> "ModelConfig":
-        """The same decoder without retrieval."""
+        """The same decoder without retrieval: one and the same for every RETRO that has it."""
         return dataclasses.replace(
-            self, cross_attention_layers=(), share_embeddings=False, copying_start=False, quiet_start=False, retrieved="both"
-        )
+            self, cross_attention_layers=(), encoder=EncoderConfig(), share_embeddings=False, cross_attention_positions=True,
+            copying_start=False, quiet_start=False, retrieved="both",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
