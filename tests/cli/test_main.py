@@ -152,7 +152,11 @@ def test_ctrl_c_in_training_is_one_line_and_the_next_run_goes_on(tmp_path: Path,
         "--log-every",
         "1",
     ]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }  # threads of tiny tensors wait for each other on a busy machine
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     checkpoints = tmp_path / "w" / "runs" / "long.partial" / "checkpoints"
     deadline = time.monotonic() + 60
