@@ -70,6 +70,11 @@ def percent(interval: Interval) -> str:
     return f"{100 * interval.estimate:.1f} % ({100 * interval.low:.1f} to {100 * interval.high:.1f})".replace("-", "−")
 
 
+def bounds(interval: Interval, digits: int) -> str:
+    """A number with its bounds, for a sentence."""
+    return f"{interval.estimate:.{digits}f} ({interval.low:.{digits}f} to {interval.high:.{digits}f})"
+
+
 def fewer(gain: Interval) -> str:
     """A relative gain in words that fit its sign."""
     if gain.estimate >= 0:

@@ -6,7 +6,7 @@ from retro.evaluation.claims import Claim, above, exactly, together, within
 from retro.evaluation.evaluate import OFF, on
 from retro.evaluation.intervals import Interval, bootstrap, bootstrap_ratio, relative_gain
 from retro.evaluation.plots import Bar, Line, bar_plot, line_plot
-from retro.reproduce.experiment import NAMES, Findings, Trio, fewer, percent, trio
+from retro.reproduce.experiment import NAMES, Findings, Trio, bounds, fewer, percent, trio
 from retro.reproduce.result import Cell, Figure, Table
 from retro.reproduce.scales import Scale
 from retro.study import Study
@@ -74,7 +74,7 @@ def _order_claim(names: np.ndarray, bits: dict[str, np.ndarray], overlap: np.nda
         return _rank_correlation(saved / base, shared / count)[:, None]
 
     (interval,) = bootstrap(columns.reshape(len(names), -1), correlation)
-    return [Claim("sources", above(interval), f"rank correlation of gain and overlap over {len(kinds)} sources: {_plain(interval)}")]
+    return [Claim("sources", above(interval), f"rank correlation of gain and overlap over {len(kinds)} sources: {bounds(interval, 2)}")]
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -125,7 +125,3 @@ def retrofit(study: Study, scale: Scale) -> Findings:
 def _curve(study: Study, name: str, metric: str, label: str, colour: str) -> Line:
     tokens, values = study.curve(name, metric)
     return Line(label, [count / 1e6 for count in tokens], values, colour)
-
-
-def _plain(interval: Interval) -> str:
-    return f"{interval.estimate:.2f} ({interval.low:.2f} to {interval.high:.2f})"

@@ -6,7 +6,7 @@ from retro.evaluation.evaluate import OFF, on
 from retro.evaluation.intervals import Interval
 from retro.evaluation.leakage import FilteredScore
 from retro.evaluation.plots import line_plot
-from retro.reproduce.experiment import NAMES, Findings, band, fewer, trio
+from retro.reproduce.experiment import NAMES, Findings, band, bounds, fewer, trio
 from retro.reproduce.result import Cell, Figure, Table
 from retro.reproduce.scales import Scale
 from retro.study import Study
@@ -39,7 +39,7 @@ def figure(study: Study, scale: Scale) -> Findings:
         Claim(
             "leakage-slope",
             above(steeper),
-            f"from α = 12.5 % to 100 % RETRO[ON] falls {steeper.estimate:.4f} ({steeper.low:.4f} to {steeper.high:.4f}) bits per byte further than the baseline",
+            f"from α = 12.5 % to 100 % RETRO[ON] falls {bounds(steeper, 4)} bits per byte further than the baseline",
         ),
     ]
     plot = line_plot(lines, "overlap allowed, α in %", "bpb(α)")

@@ -91,7 +91,7 @@ def reproduce(names: Sequence[str], scale: Scale, folder: Path, narrator: Narrat
         provenance = {
             "command": f"retro reproduce {name} --scale {scale.name} --out {folder.name}"
             + (f" --sources {' '.join(sources)}" if sources else ""),
-            "config": to_dict(scale.run),
+            "config": to_dict(scale),
             "fingerprints": dict(study.used),
         }
         result = Result(name, experiment.title, experiment.paper, findings.tables, findings.figures, findings.claims, provenance)

@@ -5,9 +5,8 @@ from dataclasses import replace
 from retro.corpus import catalogue
 from retro.corpus.links import read_links
 from retro.evaluation.claims import Claim, above, together
-from retro.evaluation.intervals import Interval
 from retro.evaluation.link_distance import link_distances, plot_link_distances
-from retro.reproduce.experiment import Findings
+from retro.reproduce.experiment import Findings, bounds
 from retro.reproduce.result import Cell, Figure, Table
 from retro.reproduce.scales import Scale
 from retro.study import Study
@@ -34,13 +33,9 @@ def link_distance(study: Study, scale: Scale) -> Findings:
     rows: list[list[Cell]] = [[f"rank {rank}", found.by_rank[rank - 1].mean] for rank in ranks if rank <= len(found.by_rank)]
     rows.append(["random articles", found.random.mean])
     sentence = (
-        f"random articles are {_plain(found.below_random)} links further; each rank adds {_plain(found.rise)} links "
+        f"random articles are {bounds(found.below_random, 3)} links further; each rank adds {bounds(found.rise, 3)} links "
         f"({found.num_documents} articles)"
     )
     claim = Claim("link-distance", together(above(found.below_random), above(found.rise)), sentence)
     figure = Figure("ranks", "Mean number of links between an article and those of its chunks' neighbours.", plot_link_distances(found))
     return Findings([Table("links between articles", ["neighbour", "mean distance"], rows)], [figure], [claim])
-
-
-def _plain(interval: Interval) -> str:
-    return f"{interval.estimate:.3f} ({interval.low:.3f} to {interval.high:.3f})"
