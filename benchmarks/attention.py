@@ -42,11 +42,15 @@ def fused(operator: SelfAttention, x: Tensor, is_token: Tensor) -> Tensor:
     exponents = torch.arange(half, dtype=x.dtype) / half
     angles = torch.arange(length, dtype=x.dtype)[:, None] * 10_000.0**-exponents
     sin, cos = angles.sin(), angles.cos()
-    rotated = torch.cat([query + attention.content_bias, sine * sin + cosine * cos, cosine * sin - sine * cos], dim=-1)
+    rotated = torch.cat(
+        [query + attention.content_bias, sine * sin + cosine * cos, cosine * sin - sine * cos], dim=-1
+    )
     places = torch.cat([cos, sin], dim=-1).expand(*key.shape[:-1], 2 * half)
     keys = torch.cat([key, places], dim=-1)
     padded = F.pad(value, (0, 2 * half))  # the fused kernel wants heads of one size
-    output = F.scaled_dot_product_attention(rotated, keys, padded, is_causal=True, scale=1.0)[..., : attention.head_dim]
+    output = F.scaled_dot_product_attention(rotated, keys, padded, is_causal=True, scale=1.0)[
+        ..., : attention.head_dim
+    ]
     return x + attention.merge_heads(output)
 
 
@@ -76,7 +80,9 @@ def step_of(name: str, shape: str, length: int, depth: int = 1) -> Callable[[], 
 
 def peak_megabytes(name: str, shape: str, length: int) -> float:
     """Of a process of its own, as the peak never falls."""
-    done = subprocess.run([sys.executable, __file__, name, shape, str(length)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, __file__, name, shape, str(length)], capture_output=True, text=True, check=True
+    )
     megabytes: float = json.loads(done.stdout)
     return megabytes
 
@@ -97,7 +103,9 @@ def high_water() -> int:
 
 def main() -> None:
     for shape, (width, num_heads, head_dim) in SHAPES.items():
-        print(f"{shape}: {width} wide, {num_heads} heads of {head_dim}, one sequence, {torch.get_num_threads()} threads")
+        print(
+            f"{shape}: {width} wide, {num_heads} heads of {head_dim}, one sequence, {torch.get_num_threads()} threads"
+        )
         for length in LENGTHS:
             steps = {name: step_of(name, shape, length) for name in VARIANTS}
             expected = steps["reference"]()
@@ -105,7 +113,9 @@ def main() -> None:
             seconds = interleaved_medians(steps, rounds=5, warmup=1)
             for name in VARIANTS:
                 ratio, peak = seconds[name] / seconds["blocked"], peak_megabytes(name, shape, length)
-                print(f"  length {length} {name:<10} {1000 * seconds[name]:8.1f} ms ({ratio:.2f} of blocked), peak {peak:6.0f} MB")
+                print(
+                    f"  length {length} {name:<10} {1000 * seconds[name]:8.1f} ms ({ratio:.2f} of blocked), peak {peak:6.0f} MB"
+                )
             print(f"  length {length} largest difference between any two {error:.1e}")
 
 

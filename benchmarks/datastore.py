@@ -18,15 +18,15 @@ import faiss
 import numpy as np
 from timing import interleaved_medians
 
+from retro import catalogue
 from retro.config import CorpusConfig, DatastoreConfig
-from retro.corpus import catalogue
-from retro.corpus.workspace import CorpusWorkspace
-from retro.retrieval.build import build_datastore
-from retro.retrieval.datastore import Datastore
-from retro.retrieval.dense import nearest
-from retro.retrieval.hnsw import HnswIndex
-from retro.retrieval.index import Entries, Found
-from retro.retrieval.info import describe
+from retro.corpus.ingest import CorpusWorkspace
+from retro.retrieval.datastore.build import build_datastore
+from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore.info import describe
+from retro.retrieval.index.dense import nearest
+from retro.retrieval.index.hnsw import HnswIndex
+from retro.retrieval.index.index import Entries, Found
 from retro.retrieval.neighbours import search_other_documents
 
 QUERIES = 8192
@@ -39,7 +39,9 @@ def prepared(work: Path, source: str, encoder: str) -> Datastore:
     corpus = CorpusWorkspace(work)
     corpus.ingest([source], CorpusConfig(vocab_size=8192))
     started = time.perf_counter()
-    datastore = build_datastore([corpus.store("train")], corpus.tokenizer_path, work / "datastore", DatastoreConfig(encoder=encoder))
+    datastore = build_datastore(
+        [corpus.store("train")], corpus.tokenizer_path, work / "datastore", DatastoreConfig(encoder=encoder)
+    )
     print(f"built or opened in {time.perf_counter() - started:.0f} s")
     return datastore
 
@@ -75,7 +77,9 @@ def neighbours_of_chunks(datastore: Datastore) -> None:
     _, truth = nearest(segment.keys, queries[:1000], k, None)
     _, found = index.search(Entries(keys[:1000]), k)
     recall = np.mean([len(set(a) & set(b)) / k for a, b in zip(truth.tolist(), found.tolist(), strict=True)])
-    print(f"{len(segment.keys):,} keys of {segment.keys.shape[1]} numbers, {index.kind}, effort {index.effort}")
+    print(
+        f"{len(segment.keys):,} keys of {segment.keys.shape[1]} numbers, {index.kind}, effort {index.effort}"
+    )
     print(
         f"neighbours of chunks: {QUERIES / seconds['retro']:,.0f} a second, {exact / seconds['retro']:.1f} times exact search, recall@10 {recall:.3f}"
     )
@@ -103,7 +107,13 @@ def memory_of_building(work: Path, encoder: str, parts: tuple[float, ...] = (0.5
     for part in parts:
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, __file__, "--child", str(work), folder, encoder, str(part)]
-            peaks.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]))
+            peaks.append(
+                float(
+                    subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[
+                        -1
+                    ]
+                )
+            )
     print(f"peak memory of building, segments of 50,000 chunks: {peaks[0]:,.0f} MB of half the text, {peaks[1]:,.0f} MB of all, "
           f"ratio {peaks[1] / peaks[0]:.2f}")  # fmt: skip
 
@@ -121,7 +131,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--source", default="enwik8")
     parser.add_argument("--encoder", default="static")
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "retro-datastore-benchmark")
+    parser.add_argument(
+        "--work", type=Path, default=Path(tempfile.gettempdir()) / "retro-datastore-benchmark"
+    )
     parser.add_argument("--child", nargs=4)
     options = parser.parse_args()
     if options.child:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from timing import interleaved_medians
 
-from retro.corpus.catalogue import cache_dir
+from retro.catalogue.fetching import cache_dir
 from retro.corpus.decontamination import NUM_PERM, PROBABILITY, find_candidates, find_contaminated
 from retro.corpus.minhash import lsh_parameters, ngram_hashes
 
@@ -34,7 +34,20 @@ def datasketch() -> Any:
     """The module, installed beside the project on the first call."""
     folder = cache_dir() / "peers" / REQUIREMENTS[0].replace("==", "-")
     if not folder.exists():
-        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *REQUIREMENTS], check=True)
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--target",
+                str(folder),
+                *REQUIREMENTS,
+            ],
+            check=True,
+        )
     sys.path.insert(0, str(folder))
     import datasketch
 
@@ -44,7 +57,8 @@ def datasketch() -> Any:
 def make_documents() -> tuple[list[Tokens], list[Tokens]]:
     rng = np.random.default_rng(0)
     held_out, documents = (
-        [rng.integers(0, 32_000, rng.integers(1000, 5000)).astype(np.uint16) for _ in range(number)] for number in (HELD_OUT, DOCUMENTS)
+        [rng.integers(0, 32_000, rng.integers(1000, 5000)).astype(np.uint16) for _ in range(number)]
+        for number in (HELD_OUT, DOCUMENTS)
     )
     for number in range(PLANTED):
         documents[number * PART] = held_out[number][: int(len(held_out[number]) * 0.9)]
@@ -62,7 +76,13 @@ def as_integers(tokens: Tokens) -> list[int]:
     return hashes
 
 
-def peer(library: Any, empty: Any, documents: list[Tokens], held_out: list[Tokens], grams: Callable[[Tokens], list[Any]]) -> int:
+def peer(
+    library: Any,
+    empty: Any,
+    documents: list[Tokens],
+    held_out: list[Tokens],
+    grams: Callable[[Tokens], list[Any]],
+) -> int:
     """How many documents have a candidate. `empty` is copied for each sketch, which spares drawing the permutations again."""
 
     def sketch(tokens: Tokens) -> Any:
@@ -92,20 +112,31 @@ def main() -> None:
     seconds = interleaved_medians(
         {
             "retro": noting("retro", lambda: len(find_contaminated(documents, held_out, N, THRESHOLD))),
-            "candidates": noting("candidates", lambda: sum(1 for _ in find_candidates(documents, wide, N, THRESHOLD))),
+            "candidates": noting(
+                "candidates", lambda: sum(1 for _ in find_candidates(documents, wide, N, THRESHOLD))
+            ),
             "bytes": noting("bytes", lambda: peer(library, plain, part, part_held_out, as_bytes)),
             "integers": noting("integers", lambda: peer(library, integers, part, part_held_out, as_integers)),
         },
         rounds=5,
         warmup=1,
     )
-    tokens, part_tokens = (sum(map(len, [*train, *held])) for train, held in ((documents, held_out), (part, part_held_out)))
-    speed = {name: (tokens if name in ("retro", "candidates") else part_tokens) / value for name, value in seconds.items()}
+    tokens, part_tokens = (
+        sum(map(len, [*train, *held])) for train, held in ((documents, held_out), (part, part_held_out))
+    )
+    speed = {
+        name: (tokens if name in ("retro", "candidates") else part_tokens) / value
+        for name, value in seconds.items()
+    }
     print(f"{DOCUMENTS} documents against {HELD_OUT}, {tokens:,} tokens, {PLANTED} planted; found {found}")
-    print(f"  retro {speed['retro']:,.0f} tokens/s, exact comparison included; {speed['candidates']:,.0f} without it")
+    print(
+        f"  retro {speed['retro']:,.0f} tokens/s, exact comparison included; {speed['candidates']:,.0f} without it"
+    )
     for name, words in (("bytes", "fed with n-grams as bytes"), ("integers", "fed with our integer hashes")):
         whole, candidates = (speed[side] / speed[name] for side in ("retro", "candidates"))
-        print(f"  {REQUIREMENTS[0]} {words} {speed[name]:,.0f} tokens/s: retro {whole:.1f} times as fast, {candidates:.1f} without it")
+        print(
+            f"  {REQUIREMENTS[0]} {words} {speed[name]:,.0f} tokens/s: retro {whole:.1f} times as fast, {candidates:.1f} without it"
+        )
 
 
 if __name__ == "__main__":

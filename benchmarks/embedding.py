@@ -17,13 +17,13 @@ import torch
 import transformers
 from timing import interleaved_medians
 
-from retro.corpus import catalogue
+from retro import catalogue
 from retro.corpus.readers import read
-from retro.corpus.sentencepiece import SentencePieceTokenizer, train_model
-from retro.executor import LocalExecutor
-from retro.precision import has_bfloat16
-from retro.retrieval.bert import MAX_WORD_PIECES
-from retro.retrieval.embedder import Embedder, embed_shards, open_embedder
+from retro.corpus.tokenizers.sentencepiece import SentencePieceTokenizer, train_model
+from retro.machine import has_bfloat16
+from retro.retrieval.embedder.bert import MAX_WORD_PIECES
+from retro.retrieval.embedder.embedder import Embedder, embed_shards, open_embedder
+from retro.stages.executor import LocalExecutor
 
 CORES, CHUNK_LEN = 2, 64
 ARTICLES, CHUNKS, SHARD = 300, 2048, 512
@@ -38,16 +38,27 @@ def read_chunks() -> list[str]:
     def chunks() -> Iterator[str]:
         for text in texts:
             tokens = tokenizer.encode(text)
-            yield from (tokenizer.decode(tokens[start : start + CHUNK_LEN]) for start in range(0, len(tokens), CHUNK_LEN))
+            yield from (
+                tokenizer.decode(tokens[start : start + CHUNK_LEN])
+                for start in range(0, len(tokens), CHUNK_LEN)
+            )
 
     return list(islice((chunk for chunk in chunks() if chunk.strip()), CHUNKS))
 
 
 @torch.inference_mode()
-def plain_loop(tokenizer: transformers.PreTrainedTokenizerBase, model: torch.nn.Module, texts: list[str]) -> np.ndarray:
+def plain_loop(
+    tokenizer: transformers.PreTrainedTokenizerBase, model: torch.nn.Module, texts: list[str]
+) -> np.ndarray:
     keys = []
     for start in range(0, len(texts), 32):
-        batch = tokenizer(texts[start : start + 32], padding=True, truncation=True, max_length=MAX_WORD_PIECES, return_tensors="pt")
+        batch = tokenizer(
+            texts[start : start + 32],
+            padding=True,
+            truncation=True,
+            max_length=MAX_WORD_PIECES,
+            return_tensors="pt",
+        )
         hidden, mask = model(**batch).last_hidden_state, batch["attention_mask"][..., None]
         keys.append(((hidden * mask).sum(1) / mask.sum(1)).numpy())
     return np.concatenate(keys)
@@ -68,14 +79,21 @@ def neighbours(keys: np.ndarray) -> np.ndarray:
 def overlap_at_10(keys: np.ndarray, others: np.ndarray) -> float:
     """Part of the ten nearest that two sets of keys share, the chunk itself left aside."""
     pairs = zip(neighbours(keys).tolist(), neighbours(others).tolist(), strict=True)
-    return float(np.mean([len((set(a) & set(b)) - {row}) / len(set(a) - {row}) for row, (a, b) in enumerate(pairs)]))
+    return float(
+        np.mean([len((set(a) & set(b)) - {row}) / len(set(a) - {row}) for row, (a, b) in enumerate(pairs)])
+    )
 
 
 def main() -> None:
     for name in ("enwik8", "minilm", "static"):
         catalogue.fetch(name)
     torch.set_num_threads(CORES)
-    texts, executor, static, minilm = read_chunks(), LocalExecutor(CORES), open_embedder("static"), open_embedder("minilm")
+    texts, executor, static, minilm = (
+        read_chunks(),
+        LocalExecutor(CORES),
+        open_embedder("static"),
+        open_embedder("minilm"),
+    )
     folder = str(catalogue.folder_of("minilm"))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()

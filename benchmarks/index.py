@@ -18,10 +18,10 @@ import faiss
 import numpy as np
 from timing import interleaved_medians
 
-from retro.retrieval.dense import DenseIndex
-from retro.retrieval.hnsw import HnswIndex
-from retro.retrieval.index import Entries, make_index, open_index
-from retro.retrieval.tuning import tune
+from retro.retrieval.index.dense import DenseIndex
+from retro.retrieval.index.hnsw import HnswIndex
+from retro.retrieval.index.index import Entries, make_index, open_index
+from retro.retrieval.index.tuning import tune
 
 NUM_SINGLE = 50
 
@@ -51,21 +51,29 @@ def measure(keys: np.ndarray, kind: str, num_queries: int, folder: Path) -> floa
     reopened = open_index(folder, keys)
     assert isinstance(reopened, DenseIndex)
     index = reopened
-    print(f"{len(keys):,} keys, {index.kind}: built in {seconds:.1f} s, {num_bytes / len(keys):.0f} bytes a key")
-    print(f"  recall@10 {report.recall_at_10:.3f} at effort {report.effort}{'' if report.reached else ', short of the target'}")
+    print(
+        f"{len(keys):,} keys, {index.kind}: built in {seconds:.1f} s, {num_bytes / len(keys):.0f} bytes a key"
+    )
+    print(
+        f"  recall@10 {report.recall_at_10:.3f} at effort {report.effort}{'' if report.reached else ', short of the target'}"
+    )
     queries = keys[np.random.default_rng(1).choice(len(keys), num_queries)].astype(np.float32)
     flat = faiss.IndexFlatL2(keys.shape[1])
     flat.add(keys.astype(np.float32))
     candidates = {
         "ours": lambda: index.search(Entries(queries), 10),
         "exact": lambda: flat.search(queries, 10),
-        "single": lambda: [index.search(Entries(queries[number : number + 1]), 10) for number in range(NUM_SINGLE)],
+        "single": lambda: [
+            index.search(Entries(queries[number : number + 1]), 10) for number in range(NUM_SINGLE)
+        ],
     }
     if isinstance(index, HnswIndex):
         parameters = faiss.SearchParametersHNSW(efSearch=index.effort)
         candidates["bare"] = lambda: index._graph.search(queries, 10, params=parameters)
     times = interleaved_medians(candidates, rounds=5, warmup=1)
-    print(f"  {num_queries / times['ours']:,.0f} queries/s, {times['exact'] / times['ours']:.1f} times exact search with FAISS")
+    print(
+        f"  {num_queries / times['ours']:,.0f} queries/s, {times['exact'] / times['ours']:.1f} times exact search with FAISS"
+    )
     if "bare" in times:
         print(f"  {100 * (times['ours'] / times['bare'] - 1):.1f} % over the bare FAISS call")
     print(f"  {1000 * times['single'] / NUM_SINGLE:.3f} ms for one query")
@@ -73,8 +81,12 @@ def measure(keys: np.ndarray, kind: str, num_queries: int, folder: Path) -> floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keys", type=Path, help="a float16 array of keys; clustered keys are made without it")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--keys", type=Path, help="a float16 array of keys; clustered keys are made without it"
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=[20_000, 200_000, 2_000_000])
     parser.add_argument("--width", type=int, default=64, help="of the keys that are made")
     parser.add_argument("--kind", default="auto")
@@ -84,7 +96,11 @@ def main() -> None:
     faiss.omp_set_num_threads(options.threads)
     latencies: list[float] = []
     for size in options.sizes:
-        keys = np.load(options.keys, mmap_mode="r")[:size] if options.keys else clustered_keys(size, options.width)
+        keys = (
+            np.load(options.keys, mmap_mode="r")[:size]
+            if options.keys
+            else clustered_keys(size, options.width)
+        )
         with tempfile.TemporaryDirectory() as folder:
             latencies.append(measure(keys, options.kind, options.queries, Path(folder)))
     for (small, before), (large, after) in pairwise(zip(options.sizes, latencies, strict=True)):

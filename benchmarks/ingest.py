@@ -15,12 +15,12 @@ from pathlib import Path
 import sentencepiece
 from timing import interleaved_medians
 
+from retro import catalogue
 from retro.config import CorpusConfig
-from retro.corpus import catalogue
+from retro.corpus.ingest import CorpusWorkspace
 from retro.corpus.readers import read
-from retro.corpus.sentencepiece import MODEL_FILE
-from retro.corpus.workspace import CorpusWorkspace
-from retro.executor import LocalExecutor
+from retro.corpus.tokenizers.sentencepiece import MODEL_FILE
+from retro.stages.executor import LocalExecutor
 
 CONFIG = CorpusConfig(vocab_size=16_000)
 THREADS = 2
@@ -32,7 +32,9 @@ def main() -> None:
         catalogue.fetch("enwik8")
         texts = [document.text for document in read("enwik8")]
         source = folder / "articles.jsonl"
-        source.write_text("".join(json.dumps({"id": str(number), "text": text}) + "\n" for number, text in enumerate(texts)))
+        source.write_text(
+            "".join(json.dumps({"id": str(number), "text": text}) + "\n" for number, text in enumerate(texts))
+        )
         work = CorpusWorkspace(folder / "work", LocalExecutor(THREADS))
         work.ingest([str(source)], CONFIG)
         processor = sentencepiece.SentencePieceProcessor(model_file=str(work.tokenizer_path / MODEL_FILE))
@@ -47,8 +49,12 @@ def main() -> None:
 
         seconds = interleaved_medians({"ours": ours, "bare": bare}, rounds=3, warmup=1)
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
-    print(f"{megabytes:.1f} MB: ours {megabytes / seconds['ours']:.1f} MB/s, bare SentencePiece {megabytes / seconds['bare']:.1f} MB/s")
-    print(f"ingesting JSONL to tokens reaches {seconds['bare'] / seconds['ours']:.2f} of bare encoding (aim ≥ 0.8)")
+    print(
+        f"{megabytes:.1f} MB: ours {megabytes / seconds['ours']:.1f} MB/s, bare SentencePiece {megabytes / seconds['bare']:.1f} MB/s"
+    )
+    print(
+        f"ingesting JSONL to tokens reaches {seconds['bare'] / seconds['ours']:.2f} of bare encoding (aim ≥ 0.8)"
+    )
 
 
 if __name__ == "__main__":

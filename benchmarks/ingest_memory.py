@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from retro.corpus import catalogue
+from retro import catalogue
 from retro.corpus.documents import Document
 from retro.corpus.readers import read
 
@@ -27,7 +27,9 @@ INTERVAL = 0.02
 def exchanged(first: str, second: str) -> tuple[str, str]:
     """Two texts of the paragraphs of both: of each text the even ones here, the odd ones there."""
     paragraphs = [text.split("\n\n") for text in (first, second)]
-    here, there = ("\n\n".join([*paragraphs[0][start::2], *paragraphs[1][1 - start :: 2]]) for start in (0, 1))
+    here, there = (
+        "\n\n".join([*paragraphs[0][start::2], *paragraphs[1][1 - start :: 2]]) for start in (0, 1)
+    )
     return here, there
 
 
@@ -40,7 +42,9 @@ def variants(documents: list[Document]) -> Iterator[Document]:
 
 
 def write_jsonl(documents: list[Document], path: Path) -> Path:
-    path.write_text("".join(json.dumps({"id": document.id, "text": document.text}) + "\n" for document in documents))
+    path.write_text(
+        "".join(json.dumps({"id": document.id, "text": document.text}) + "\n" for document in documents)
+    )
     return path
 
 
@@ -83,13 +87,25 @@ def main() -> None:
     doubled = [*documents, *variants(documents)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        once, twice = write_jsonl(documents, folder / "once.jsonl"), write_jsonl(doubled, folder / "twice.jsonl")
+        once, twice = (
+            write_jsonl(documents, folder / "once.jsonl"),
+            write_jsonl(doubled, folder / "twice.jsonl"),
+        )
         del documents, doubled
         peaks: dict[str, int] = {}
-        for label, source in (("dump", "enwik8"), ("articles", str(once)), ("twice the articles", str(twice))):
+        for label, source in (
+            ("dump", "enwik8"),
+            ("articles", str(once)),
+            ("twice the articles", str(twice)),
+        ):
             peaks[label], seconds = peak_of(source, folder / f"work of {label}")
-            print(f"enwik8, {label}: peak {peaks[label] / 2**20:,.0f} MiB in {seconds:.0f} s (aim ≤ 1,024 MiB)", flush=True)
-    print(f"twice the text takes {peaks['twice the articles'] / peaks['articles']:.2f} times the memory (aim ≤ 1.2)")
+            print(
+                f"enwik8, {label}: peak {peaks[label] / 2**20:,.0f} MiB in {seconds:.0f} s (aim ≤ 1,024 MiB)",
+                flush=True,
+            )
+    print(
+        f"twice the text takes {peaks['twice the articles'] / peaks['articles']:.2f} times the memory (aim ≤ 1.2)"
+    )
 
 
 if __name__ == "__main__":

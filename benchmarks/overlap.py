@@ -24,7 +24,9 @@ def make_pairs(num_chunks: int) -> tuple[np.ndarray, np.ndarray]:
         text[rng.integers(0, len(text) - length, size=shape)[..., None] + np.arange(length)]
         for shape, length in (((num_chunks,), CHUNK), ((num_chunks, NEIGHBOURS), RETRIEVED))
     )
-    for chunk, length in zip(range(0, num_chunks, 3), rng.integers(4, CHUNK, size=num_chunks).tolist(), strict=False):
+    for chunk, length in zip(
+        range(0, num_chunks, 3), rng.integers(4, CHUNK, size=num_chunks).tolist(), strict=False
+    ):
         retrieved[chunk, 0, 20 : 20 + length] = chunks[chunk, :length]
     return chunks, retrieved
 
@@ -61,7 +63,9 @@ def main() -> None:
         started = time.perf_counter()
         expected = [
             max(longest(chunk, neighbour) for neighbour in of_chunk)
-            for chunk, of_chunk in zip(chunks[:PLAIN_CHUNKS].tolist(), retrieved[:PLAIN_CHUNKS].tolist(), strict=True)
+            for chunk, of_chunk in zip(
+                chunks[:PLAIN_CHUNKS].tolist(), retrieved[:PLAIN_CHUNKS].tolist(), strict=True
+            )
         ]
         seconds = (time.perf_counter() - started) / (PLAIN_CHUNKS * NEIGHBOURS)
         assert found[:PLAIN_CHUNKS].tolist() == expected

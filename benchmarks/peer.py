@@ -6,7 +6,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from retro.corpus.catalogue import cache_dir
+from retro.catalogue.fetching import cache_dir
 
 REQUIREMENT = "retro-pytorch==0.3.9"
 
@@ -26,5 +26,15 @@ def peer_model(**settings: Any) -> Any:
 
 
 def _install(folder: Path) -> None:
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), REQUIREMENT]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        str(folder),
+        REQUIREMENT,
+    ]
     subprocess.run(command, check=True)

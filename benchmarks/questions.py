@@ -28,9 +28,15 @@ def main() -> None:
     options = arguments()
     torch.set_num_threads(options.threads)
     found = probe(options) if options.task == "probe" else experiment(options)
-    print_table(f"{options.task}: {found.num_questions:,} questions; in %, with 95 % intervals", HEADINGS, found.rows())
+    print_table(
+        f"{options.task}: {found.num_questions:,} questions; in %, with 95 % intervals",
+        HEADINGS,
+        found.rows(),
+    )
     for way, gain in found.f1_gains.items():
-        print(f"F1 of open book above {way}: {100 * gain.estimate:.1f} ({100 * gain.low:.1f} – {100 * gain.high:.1f})")
+        print(
+            f"F1 of open book above {way}: {100 * gain.estimate:.1f} ({100 * gain.low:.1f} – {100 * gain.high:.1f})"
+        )
 
 
 def arguments() -> argparse.Namespace:
@@ -57,8 +63,10 @@ def arguments() -> argparse.Namespace:
 
 def probe(options: argparse.Namespace) -> Comparison:
     config = replace(probe_training(options.steps), num_neighbours=options.passages)
-    with tempfile.TemporaryDirectory() as folder, RichNarrator().training("Training on the probe") as told:
-        return run_probe(options.out or Path(folder) / "probe", config, not options.plain_start, progress=told)
+    with tempfile.TemporaryDirectory() as folder, RichNarrator().progress("Training on the probe") as told:
+        return run_probe(
+            options.out or Path(folder) / "probe", config, not options.plain_start, progress=told
+        )
 
 
 def experiment(options: argparse.Namespace) -> Comparison:
@@ -72,11 +80,20 @@ def experiment(options: argparse.Namespace) -> Comparison:
         min_learning_rate=rate / 10,
     )
     questions, tuning = read_questions(options.questions).rows, FineTuningConfig(frozen=options.frozen)
-    with RichNarrator().training(f"Fine-tuning {options.name}") as told:
+    with RichNarrator().progress(f"Fine-tuning {options.name}") as told:
         found = run_experiment(
-            Workspace(options.work), options.run, questions, config, options.name, tuning, options.baseline, progress=told
+            Workspace(options.work),
+            options.run,
+            questions,
+            config,
+            options.name,
+            tuning,
+            options.baseline,
+            progress=told,
         )
-    print(f"{found.num_train:,} questions to train on, {found.num_valid:,} to validate, {found.num_test:,} to test")
+    print(
+        f"{found.num_train:,} questions to train on, {found.num_valid:,} to validate, {found.num_test:,} to test"
+    )
     return found.comparison
 
 

@@ -21,17 +21,17 @@ from peer import REQUIREMENT, peer_model
 from timing import interleaved_medians
 
 from retro.config import EncoderConfig, ModelConfig
-from retro.corpus.sentencepiece import SentencePieceTokenizer, train_model
-from retro.corpus.tokenizer import Tokenizer
+from retro.corpus.tokenizers.sentencepiece import SentencePieceTokenizer, train_model
+from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.generation.choice import Choice
+from retro.generation.sampler import Sampler
+from retro.generation.search import Searcher
 from retro.model.decoding import Decoding
 from retro.model.retro import Retro
-from retro.retrieval.datastore import Neighbour
-from retro.retrieval.embedder import open_embedder
-from retro.retrieval.index import Entries, make_index
+from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.embedder.embedder import open_embedder
+from retro.retrieval.index.index import Entries, make_index
 from retro.retrieval.retriever import Retriever
-from retro.sampling.choice import Choice
-from retro.sampling.sampler import Sampler
-from retro.sampling.search import Searcher
 from retro.workspace import Workspace
 
 K, M, VOCAB = 2, 64, 4096
@@ -54,7 +54,9 @@ def medium(vocab_size: int = VOCAB) -> ModelConfig:
 
 def prefilled(model: Retro, length: int, batch: int = 1) -> Decoding:
     decoding = Decoding(model)
-    neighbours = torch.randint(1, VOCAB, (batch, length // M, K, 2 * M)) if model.config.uses_retrieval else None
+    neighbours = (
+        torch.randint(1, VOCAB, (batch, length // M, K, 2 * M)) if model.config.uses_retrieval else None
+    )
     decoding.prefill(torch.randint(1, VOCAB, (batch, length)).tolist(), neighbours)
     return decoding
 
@@ -96,10 +98,14 @@ def by_length(rounds: int) -> None:
     first = LENGTHS[0]
     for length in LENGTHS:
         step, read = seconds[f"step {length}"], seconds[f"read {length}"]
-        print(f"  length {length}: {step / seconds[f'step {first}']:.2f} times the step at {first}; attention is {read / step:.0%} of it")
+        print(
+            f"  length {length}: {step / seconds[f'step {first}']:.2f} times the step at {first}; attention is {read / step:.0%} of it"
+        )
     growth = seconds[f"step {LENGTHS[-1]}"] - seconds[f"step {first}"]
     share = seconds[f"read {LENGTHS[-1]}"] - seconds[f"read {first}"]
-    print(f"  growth of the step from {first} to {LENGTHS[-1]}: {growth / share:.2f} times the growth of attention alone")
+    print(
+        f"  growth of the step from {first} to {LENGTHS[-1]}: {growth / share:.2f} times the growth of attention alone"
+    )
 
 
 def against_peer(rounds: int) -> None:
@@ -108,17 +114,23 @@ def against_peer(rounds: int) -> None:
         num_tokens=VOCAB, max_seq_len=length, enc_dim=128, enc_depth=1, enc_cross_attn_layers=(1,), dec_depth=4, dec_dim=192,
         dec_cross_attn_layers=(2, 4), chunk_size=M, heads=4,
     ).eval()  # fmt: skip
-    tokens, neighbours = torch.randint(1, VOCAB, (1, length)), torch.randint(1, VOCAB, (1, length // M, K, 2 * M))
+    tokens, neighbours = (
+        torch.randint(1, VOCAB, (1, length)),
+        torch.randint(1, VOCAB, (1, length // M, K, 2 * M)),
+    )
 
     @torch.inference_mode()
     def forward() -> None:
         peer(tokens, neighbours)
 
     seconds = interleaved_medians(
-        {"chunk": a_chunk(model, length), "prefill": lambda: prefilled(model, length - M), "peer": forward}, rounds
+        {"chunk": a_chunk(model, length), "prefill": lambda: prefilled(model, length - M), "peer": forward},
+        rounds,
     )
     token = (seconds["chunk"] - seconds["prefill"]) / M
-    print(f"  at length {length}: {seconds['peer'] / token:.0f} times as fast a token as the full forward of {REQUIREMENT}")
+    print(
+        f"  at length {length}: {seconds['peer'] / token:.0f} times as fast a token as the full forward of {REQUIREMENT}"
+    )
 
 
 class Synthetic:
@@ -138,7 +150,10 @@ class Synthetic:
         keys = self.embedder.embed([self.tokenizer.decode(chunk.tolist()) for chunk in chunks])
         distances, rows = self.index.search(Entries(keys), k)
         return [
-            [Neighbour(int(row), float(d), self.values[row].astype(np.int64), "", "", "", "") for row, d in zip(*pair, strict=True)]
+            [
+                Neighbour(int(row), float(d), self.values[row].astype(np.int64), "", "", "", "")
+                for row, d in zip(*pair, strict=True)
+            ]
             for pair in zip(rows, distances, strict=True)
         ]
 
@@ -148,7 +163,10 @@ def searcher_of(work: Path | None, num_keys: int) -> Searcher:
     if work is not None:
         return Retriever(Workspace(work).datastore(), K)
     words = [f"{a}{b}{c}{d}" for a in "bcdfgklmn" for b in "aeiou" for c in "prstvwz" for d in "aeiou"]
-    return Synthetic(SentencePieceTokenizer(train_model([" ".join(words[start::7]) for start in range(7)] * 3, 2048)), num_keys)
+    return Synthetic(
+        SentencePieceTokenizer(train_model([" ".join(words[start::7]) for start in range(7)] * 3, 2048)),
+        num_keys,
+    )
 
 
 @dataclass
@@ -197,8 +215,12 @@ def with_retrieval(searcher: Searcher, config: ModelConfig, title: str, rounds: 
         f"a second of the baseline ({count / seconds['baseline']:,.0f}); retrieval is {shares[0]:.0%} and the encoder {shares[1]:.0%} of ON's time"
     )
     batch = [prompt] * 8
-    several = interleaved_medians({"alone": calls["on"], "eight": lambda: retro.generate_all(batch, count, choice)}, rounds, warmup=0)
-    print(f"  {title}: batch 8 has {8 * several['alone'] / several['eight']:.2f} times the throughput of batch 1, retrieval on")
+    several = interleaved_medians(
+        {"alone": calls["on"], "eight": lambda: retro.generate_all(batch, count, choice)}, rounds, warmup=0
+    )
+    print(
+        f"  {title}: batch 8 has {8 * several['alone'] / several['eight']:.2f} times the throughput of batch 1, retrieval on"
+    )
 
 
 def main() -> None:
@@ -213,7 +235,9 @@ def main() -> None:
     print("against the peer, small")
     against_peer(arguments.rounds)
     searcher = searcher_of(arguments.work, arguments.keys)
-    print(f"with retrieval, {f'from {arguments.work}' if arguments.work else f'{arguments.keys:,} synthetic keys'}")
+    print(
+        f"with retrieval, {f'from {arguments.work}' if arguments.work else f'{arguments.keys:,} synthetic keys'}"
+    )
     for title, config in (("small", small), ("medium", medium)):
         with_retrieval(searcher, config(searcher.tokenizer.vocab_size), title, max(3, arguments.rounds // 2))
 

@@ -16,12 +16,11 @@ from pathlib import Path
 import torch
 from timing import interleaved_medians
 
-from retro import recipes
+from retro import catalogue, recipes
 from retro.config import CorpusConfig, DatastoreConfig, EncoderConfig, EvaluationConfig, ModelConfig
-from retro.corpus import catalogue
-from retro.evaluation.bits_per_byte import Window, batch_inputs, batches_of, score_batch, windows_of
 from retro.model.retro import Retro
 from retro.retrieval.neighbours import Neighbours
+from retro.scoring.bits_per_byte import Window, batch_inputs, batches_of, score_batch, windows_of
 from retro.workspace import Workspace
 
 KS = (0, 2, 10)
@@ -47,7 +46,10 @@ def models(vocab_size: int, pad_id: int) -> dict[str, ModelConfig]:
         d_model=768, num_layers=12, num_heads=12, head_dim=64, ffw_dim=3072, cross_attention_layers=(6, 9, 12), encoder=encoder,
     )  # fmt: skip
     configs = {"tiny": recipes.get("tiny").model, "12 × 768": large}
-    return {name: dataclasses.replace(config, vocab_size=vocab_size, pad_id=pad_id) for name, config in configs.items()}
+    return {
+        name: dataclasses.replace(config, vocab_size=vocab_size, pad_id=pad_id)
+        for name, config in configs.items()
+    }
 
 
 def spread(batches: list[list[Window]], count: int) -> list[list[Window]]:
@@ -55,7 +57,9 @@ def spread(batches: list[list[Window]], count: int) -> list[list[Window]]:
     return batches[:: max(1, len(batches) // count)][:count]
 
 
-def candidates(model: Retro, neighbours: Neighbours, batches: list[list[Window]], k: int) -> dict[str, Callable[[], object]]:
+def candidates(
+    model: Retro, neighbours: Neighbours, batches: list[list[Window]], k: int
+) -> dict[str, Callable[[], object]]:
     table = neighbours.table
     inputs = [batch_inputs(table, batch, neighbours, k) for batch in batches]
 
@@ -64,7 +68,10 @@ def candidates(model: Retro, neighbours: Neighbours, batches: list[list[Window]]
         for batch in inputs:
             model(*batch)
 
-    return {"bare": bare, "scoring": lambda: [score_batch(model, table, batch, neighbours, k) for batch in batches]}
+    return {
+        "bare": bare,
+        "scoring": lambda: [score_batch(model, table, batch, neighbours, k) for batch in batches],
+    }
 
 
 def main() -> None:
@@ -85,7 +92,9 @@ def main() -> None:
             batches = spread(every, options.batches)
             num_tokens = sum(window.num_tokens for batch in batches for window in batch)
             for k in KS:
-                seconds = interleaved_medians(candidates(model, neighbours, batches, k), rounds=options.rounds, warmup=1)
+                seconds = interleaved_medians(
+                    candidates(model, neighbours, batches, k), rounds=options.rounds, warmup=1
+                )
                 print(
                     f"{name}, {title}, k {k}: scoring runs at {seconds['bare'] / seconds['scoring']:.2f} of the bare forward "
                     f"({num_tokens / seconds['scoring']:,.0f} tokens/s, bare {num_tokens / seconds['bare']:,.0f})"

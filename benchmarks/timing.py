@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable, Mapping
 
 
-def interleaved_medians(candidates: Mapping[str, Callable[[], object]], rounds: int = 7, warmup: int = 2) -> dict[str, float]:
+def interleaved_medians(
+    candidates: Mapping[str, Callable[[], object]], rounds: int = 7, warmup: int = 2
+) -> dict[str, float]:
     """Median seconds of each candidate over the rounds."""
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for number in range(warmup + rounds):

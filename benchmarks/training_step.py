@@ -22,9 +22,8 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from retro.config import EncoderConfig, ModelConfig, TrainingConfig
+from retro.machine import has_bfloat16, keep_freed_memory
 from retro.model.retro import Retro
-from retro.precision import has_bfloat16
-from retro.training.memory import keep_freed_memory
 from retro.training.optimizer import make_optimizer
 
 LENGTH, K, VOCAB = 512, 2, 4096
@@ -46,7 +45,11 @@ class Setting:
     def config(self) -> ModelConfig:
         depth, width = self.encoder
         encoder = EncoderConfig(
-            d_model=width, num_layers=depth, num_heads=self.encoder_heads[0], head_dim=self.encoder_heads[1], ffw_dim=4 * width
+            d_model=width,
+            num_layers=depth,
+            num_heads=self.encoder_heads[0],
+            head_dim=self.encoder_heads[1],
+            ffw_dim=4 * width,
         )
         depth, width = self.decoder
         return ModelConfig(
@@ -57,12 +60,25 @@ class Setting:
 
 SETTINGS = (
     Setting("small, 4 heads asked for", (4, 192), (1, 128), (4, 48), (4, 32), (2, 4), {"heads": 4}),
-    Setting("small, 8 heads of 32 on both sides", (4, 192), (1, 128), (8, 32), (8, 32), (2, 4), {"dim_head": 32}),
-    Setting("12 × 768, 8 heads of 64 on both sides", (12, 768), (2, 512), (8, 64), (8, 64), (6, 9, 12), {"dim_head": 64}, batch=1),
+    Setting(
+        "small, 8 heads of 32 on both sides", (4, 192), (1, 128), (8, 32), (8, 32), (2, 4), {"dim_head": 32}
+    ),
+    Setting(
+        "12 × 768, 8 heads of 64 on both sides",
+        (12, 768),
+        (2, 512),
+        (8, 64),
+        (8, 64),
+        (6, 9, 12),
+        {"dim_head": 64},
+        batch=1,
+    ),
 )
 
 
-def step_of(model: torch.nn.Module, forward: Callable[[], torch.Tensor], targets: torch.Tensor) -> Callable[[], None]:
+def step_of(
+    model: torch.nn.Module, forward: Callable[[], torch.Tensor], targets: torch.Tensor
+) -> Callable[[], None]:
     optimizer = make_optimizer(model, TrainingConfig())
 
     def step() -> None:
@@ -99,7 +115,9 @@ def steps_of(setting: Setting) -> tuple[dict[str, Callable[[], None]], dict[str,
     }
     flops = {name: count_flops(step) for name, step in steps.items()}
     if has_bfloat16(torch.device("cpu")):
-        steps["retro, bfloat16"] = step_of(retro, in_bfloat16(lambda: retro(tokens, neighbours, mask)), targets)
+        steps["retro, bfloat16"] = step_of(
+            retro, in_bfloat16(lambda: retro(tokens, neighbours, mask)), targets
+        )
         steps["peer, bfloat16"] = step_of(peer, in_bfloat16(lambda: peer(tokens, neighbours)), targets)
     return steps, flops
 
@@ -123,11 +141,19 @@ def main() -> None:
             title, tokens = setting.title, setting.batch * LENGTH
             seconds = interleaved_medians(steps)
             alone.setdefault(title, seconds["peer"])
-            speed = {name: f"{tokens / seconds[name]:,.0f} tokens/s ({flops[name] / 1e9:.0f} GFLOP a step)" for name in flops}
-            time_ratio, flop_ratio = seconds["retro"] / seconds["baseline"], flops["retro"] / flops["baseline"]
+            speed = {
+                name: f"{tokens / seconds[name]:,.0f} tokens/s ({flops[name] / 1e9:.0f} GFLOP a step)"
+                for name in flops
+            }
+            time_ratio, flop_ratio = (
+                seconds["retro"] / seconds["baseline"],
+                flops["retro"] / flops["baseline"],
+            )
             print(f"{title}, {allocator}")
             print(f"  RETRO {speed['retro']}, baseline {speed['baseline']}, {REQUIREMENT} {speed['peer']}")
-            print(f"  RETRO trains {seconds['peer'] / seconds['retro']:.2f} times the tokens a second of {REQUIREMENT}")
+            print(
+                f"  RETRO trains {seconds['peer'] / seconds['retro']:.2f} times the tokens a second of {REQUIREMENT}"
+            )
             if allocator == "freed memory kept":
                 print(
                     f"  RETRO in float32 as `retro train` runs it against {REQUIREMENT} as it comes: {alone[title] / seconds['retro']:.2f} times"

@@ -14,12 +14,11 @@ from timing import interleaved_medians
 from training_step import count_flops
 
 from retro.config import FitConfig, ModelConfig, TrainingConfig
+from retro.fitting.baseline import retrofit
+from retro.machine import has_bfloat16, keep_freed_memory
 from retro.model.retro import Retro
-from retro.model.retrofit import retrofit
-from retro.precision import has_bfloat16
 from retro.recipes import get
 from retro.training.loss import TokenLoss
-from retro.training.memory import keep_freed_memory
 from retro.training.optimizer import make_optimizer
 from retro.training.recomputation import recompute_activations
 
@@ -28,10 +27,16 @@ MODEL = get("massive-text-mini").model
 CPU = torch.device("cpu")
 
 
-def step_of(model: Retro, length: int = 512, k: int = 2, dtype: torch.dtype = torch.float32) -> Callable[[], None]:
+def step_of(
+    model: Retro, length: int = 512, k: int = 2, dtype: torch.dtype = torch.float32
+) -> Callable[[], None]:
     """A training step on random tokens; k = 0 is RETRO[OFF]."""
     torch.manual_seed(0)
-    losses, optimizer, batch = TokenLoss(model, dtype), make_optimizer(model, TrainingConfig()), TOKENS // length
+    losses, optimizer, batch = (
+        TokenLoss(model, dtype),
+        make_optimizer(model, TrainingConfig()),
+        TOKENS // length,
+    )
     tokens, targets = (torch.randint(1, model.config.vocab_size, (batch, length)) for _ in range(2))
     neighbours = torch.randint(1, model.config.vocab_size, (batch, length // 64, k, 128)) if k else None
 
@@ -57,7 +62,10 @@ def main() -> None:
     steps: dict[str, Callable[[], object]] = {"gemm": lambda: square @ square}
     steps |= {f"length {length}, k 2": step_of(Retro(MODEL), length) for length in (512, 1024, 2048)}
     steps |= {f"length 512, k {k}": step_of(Retro(MODEL), 512, k) for k in (1, 4)}
-    steps |= {"baseline": step_of(baseline, k=0), "RETROfit": step_of(retrofit(baseline, FitConfig.of(MODEL)))}
+    steps |= {
+        "baseline": step_of(baseline, k=0),
+        "RETROfit": step_of(retrofit(baseline, FitConfig.of(MODEL))),
+    }
     steps |= {"recomputed activations": step_of(recomputing(MODEL))}
     if has_bfloat16(CPU):
         steps["bfloat16 products"] = step_of(Retro(MODEL), dtype=torch.bfloat16)

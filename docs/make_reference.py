@@ -4,9 +4,8 @@ import ast
 import inspect
 from pathlib import Path
 
-from retro import config, recipes
+from retro import catalogue, config, recipes
 from retro.cli.main import COMMANDS
-from retro.corpus import catalogue
 
 PAGE = Path(__file__).parent / "reference.md"
 CONFIGS = (
@@ -40,7 +39,9 @@ def fields_of(name: str) -> list[tuple[str, str, str, str]]:
 
 def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-    return "\n".join(lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows])
+    return "\n".join(
+        lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    )
 
 
 def recipe_row(name: str) -> tuple[str, ...]:
@@ -66,11 +67,17 @@ def page() -> str:
         "## Catalogue",
         table(
             ("name", "kind", "package", "licence", "what"),
-            [(f"`{e.name}`", e.kind, f"{e.package} {e.version}", e.licence, e.description) for e in catalogue.ENTRIES.values()]
+            [
+                (f"`{e.name}`", e.kind, f"{e.package} {e.version}", e.licence, e.description)
+                for e in catalogue.ENTRIES.values()
+            ]
             + [(f"`{name}`", "corpus", "–", "PSF-2.0", text) for name, text in catalogue.LOCAL.items()],
         ),
         "## Recipes",
-        table(("recipe", "decoder", "cross-attention in", "steps × batch × length"), [recipe_row(name) for name in recipes.RECIPES]),
+        table(
+            ("recipe", "decoder", "cross-attention in", "steps × batch × length"),
+            [recipe_row(name) for name in recipes.RECIPES],
+        ),
         "## Config",
     ]
     for name in CONFIGS:
@@ -78,7 +85,10 @@ def page() -> str:
         parts += [
             f"### {name}",
             documentation,
-            table(("field", "type", "default", ""), [(f"`{a}`", f"`{b}`", f"`{c}`", d) for a, b, c, d in fields_of(name)]),
+            table(
+                ("field", "type", "default", ""),
+                [(f"`{a}`", f"`{b}`", f"`{c}`", d) for a, b, c, d in fields_of(name)],
+            ),
         ]
     return "\n\n".join(parts) + "\n"
 

@@ -41,10 +41,15 @@ def static_encoder(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -
 
     folder = tmp_path_factory.mktemp("static")
     words = sorted({word for text in texts for word in text.replace(".", " . ").split()})
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(["[UNK]", *words])}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate(["[UNK]", *words])}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
-    save_file({"table": torch.randn(len(words) + 1, 32, generator=torch.Generator().manual_seed(0))}, folder / "model.safetensors")
+    save_file(
+        {"table": torch.randn(len(words) + 1, 32, generator=torch.Generator().manual_seed(0))},
+        folder / "model.safetensors",
+    )
     return str(folder)
 
 
@@ -76,7 +81,9 @@ def texts() -> list[str]:
         "merit",
     ]
     stock = [" ".join(rng.choices(words, k=12)).capitalize() + ".\n" for _ in range(30)]
-    return [f"Document {number}\n\n" + "".join(rng.choices(stock, k=rng.randint(3, 12))) for number in range(40)]
+    return [
+        f"Document {number}\n\n" + "".join(rng.choices(stock, k=rng.randint(3, 12))) for number in range(40)
+    ]
 
 
 @pytest.fixture(scope="session")

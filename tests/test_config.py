@@ -43,7 +43,10 @@ def test_a_wrong_type_is_an_error(value: object) -> None:
         (lambda: ModelConfig(d_model=0), "positive"),
         (lambda: ModelConfig(d_model=897), "even"),
         (lambda: ModelConfig(pad_id=128_000), "within the vocabulary"),
-        (lambda: ModelConfig(d_model=512, share_embeddings=True, cross_attention_layers=(6,)), "equal widths"),
+        (
+            lambda: ModelConfig(d_model=512, share_embeddings=True, cross_attention_layers=(6,)),
+            "equal widths",
+        ),
         (lambda: EncoderConfig(cross_attention_layers=(3,)), "between 1 and the depth, 2"),
         (lambda: TrainingConfig(num_steps=10), "warmup_steps is 750"),
         (lambda: EvaluationConfig(window=64, stride=128), "at most the window"),
@@ -51,7 +54,10 @@ def test_a_wrong_type_is_an_error(value: object) -> None:
             lambda: EvaluationConfig(window=512, stride=512).with_overlap(0.9375, 64),
             "moves a window of 512 by 32 tokens; expected a multiple of 64",
         ),
-        (lambda: EvaluationConfig(window=512, stride=512).with_overlap(1.0, 64), "expected 0 ≤ proportion < 1"),
+        (
+            lambda: EvaluationConfig(window=512, stride=512).with_overlap(1.0, 64),
+            "expected 0 ≤ proportion < 1",
+        ),
         (
             lambda: RunConfig(name="x", model=ModelConfig(), training=TrainingConfig(seq_len=100)),
             "seq_len is 100; expected a multiple of chunk_len",
@@ -65,7 +71,11 @@ def test_impossible_settings_are_refused(make, message: str) -> None:  # type: i
 
 def test_overlapping_proportions_of_the_paper() -> None:
     window = EvaluationConfig(window=3072, stride=3072)
-    assert [window.with_overlap(proportion, 64).stride for proportion in (0.0, 0.75, 0.875)] == [3072, 768, 384]
+    assert [window.with_overlap(proportion, 64).stride for proportion in (0.0, 0.75, 0.875)] == [
+        3072,
+        768,
+        384,
+    ]
     assert EvaluationConfig(window=640, stride=64).with_overlap(0.9, 64).stride == 64  # not 63.99…
 
 

@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from retro.artifacts import Artifact
+from retro import catalogue
 from retro.cli.main import main
-from retro.corpus import catalogue
+from retro.stages.stage import Artifact
 from retro.workspace import Workspace
-from tests.evaluation.runs import workspace_with_run
+from tests.scoring.runs import workspace_with_run
 
 pytestmark = pytest.mark.filterwarnings("default")  # the harness's and its libraries' own
 
-PASSAGES = [("The licence permits anyone to use and", " share"), ("Without any warranty of fitness or", " merit"), ("Copy", " this")]
+PASSAGES = [
+    ("The licence permits anyone to use and", " share"),
+    ("Without any warranty of fitness or", " merit"),
+    ("Copy", " this"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,24 +31,47 @@ def work(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, static_enc
 @pytest.fixture
 def lambada(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three passages in the place of the fetched file, and caches of this test's own."""
-    lines = [json.dumps({"idx": n, "request": {"context": c, "continuation": t}}) for n, (c, t) in enumerate(PASSAGES)]
+    lines = [
+        json.dumps({"idx": n, "request": {"context": c, "continuation": t}})
+        for n, (c, t) in enumerate(PASSAGES)
+    ]
     (tmp_path / "requests.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     monkeypatch.setattr(catalogue, "fetched", lambda name: Artifact(tmp_path, {"fingerprint": "small"}))
     monkeypatch.setenv("RETRO_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("lm_eval") is not None, reason="the harness is installed")
-def test_without_the_harness_one_line_says_how_to_get_it(work: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_harness_one_line_says_how_to_get_it(
+    work: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["harness", str(work.path), "retro"]) == 1
     assert "pip install 'retro-lm[harness]'" in capsys.readouterr().err
 
 
-def test_the_harness_and_our_own_task_agree_on_last_words(work: Workspace, lambada: None, tmp_path: Path) -> None:
+def test_the_harness_and_our_own_task_agree_on_last_words(
+    work: Workspace, lambada: None, tmp_path: Path
+) -> None:
     pytest.importorskip("lm_eval")
     from retro.config import EvaluationConfig
 
     out = tmp_path / "results.json"
-    assert main(["harness", str(work.path), "retro", "--window", "32", "--num-neighbours", "0", "2", "--out", str(out)]) == 0
+    assert (
+        main(
+            [
+                "harness",
+                str(work.path),
+                "retro",
+                "--window",
+                "32",
+                "--num-neighbours",
+                "0",
+                "2",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     ours = work.evaluate_task("retro", "lambada", EvaluationConfig(window=32, stride=16)).modes
     for k, mode in (("0", "off"), ("2", "on-2")):
         theirs = json.loads(out.read_text())[k]["retro_lambada"]
@@ -58,13 +85,20 @@ def test_requests_of_every_kind(work: Workspace, k: int) -> None:
     from lm_eval.api.instance import Instance
     from lm_eval.api.registry import get_model
 
-    model = get_model("retro").create_from_arg_string(f"work={work.path},run=retro,k={k},window=32", {"batch_size": "auto", "device": None})
+    model = get_model("retro").create_from_arg_string(
+        f"work={work.path},run=retro,k={k},window=32", {"batch_size": "auto", "device": None}
+    )
 
     def ask(kind: str, *arguments: object) -> Instance:
         return Instance(request_type=kind, doc={}, arguments=arguments, idx=0)
 
-    greedy, sampled = ({"until": ["."], "max_gen_toks": 6}, {"do_sample": True, "temperature": 0.7, "until": ".", "max_gen_toks": 3})
-    texts = model.generate_until([ask("generate_until", "The licence permits", settings) for settings in (greedy, sampled, greedy)])
+    greedy, sampled = (
+        {"until": ["."], "max_gen_toks": 6},
+        {"do_sample": True, "temperature": 0.7, "until": ".", "max_gen_toks": 3},
+    )
+    texts = model.generate_until(
+        [ask("generate_until", "The licence permits", settings) for settings in (greedy, sampled, greedy)]
+    )
     assert texts[0] == texts[2]
     assert "." not in texts[0] + texts[1]
     ((log_prob, is_greedy), (other, _)) = model.loglikelihood(

@@ -59,13 +59,24 @@ APPENDIX = {
 def test_the_hyperparameters_are_the_appendix_s(name: str, numbers: tuple[object, ...]) -> None:
     run = recipes.get(name)
     model, training = run.model, run.training
-    found = (model.d_model, model.ffw_dim, model.num_heads, model.head_dim, model.num_layers, model.cross_attention_layers)
+    found = (
+        model.d_model,
+        model.ffw_dim,
+        model.num_heads,
+        model.head_dim,
+        model.num_layers,
+        model.cross_attention_layers,
+    )
     assert (*found, training.batch_size) == numbers[:7]
-    assert (training.learning_rate, training.min_learning_rate, training.num_steps) == pytest.approx(numbers[7:])
+    assert (training.learning_rate, training.min_learning_rate, training.num_steps) == pytest.approx(
+        numbers[7:]
+    )
     assert model.encoder.cross_attention_layers == (1,)
     assert training.warmup_start == 1e-7
     wikitext = name == "wikitext103"
-    assert (training.warmup_steps, training.weight_decay, model.dropout) == ((4000, 0.0, 0.25) if wikitext else (750, 0.1, 0.0))
+    assert (training.warmup_steps, training.weight_decay, model.dropout) == (
+        (4000, 0.0, 0.25) if wikitext else (750, 0.1, 0.0)
+    )
 
 
 def test_questions_show_the_paper_s_twenty_passages() -> None:
@@ -80,9 +91,16 @@ def test_every_row_of_the_ablation_table() -> None:
     assert not rows["no-cross-attention-positions"].model.cross_attention_positions
     assert rows["shared-embeddings"].model.share_embeddings
     assert rows["deep-encoder"].model.encoder.num_layers == 6
-    assert [rows[name].model.retrieved for name in ("neighbours-only", "continuations-only")] == ["neighbour", "continuation"]
+    assert [rows[name].model.retrieved for name in ("neighbours-only", "continuations-only")] == [
+        "neighbour",
+        "continuation",
+    ]
     assert not rows["no-retrieval"].model.uses_retrieval
-    assert [rows[name].training.num_neighbours for name in ("one-neighbour", "retro", "four-neighbours")] == [1, 2, 4]
+    assert [rows[name].training.num_neighbours for name in ("one-neighbour", "retro", "four-neighbours")] == [
+        1,
+        2,
+        4,
+    ]
     places = {name: row.model.cross_attention_layers for name, row in rows.items()}
     assert [places[f"{name}-layer"] for name in ("first", "middle", "last")] == [(1,), (6,), (12,)]
     assert places["all-layers"] == tuple(range(1, 13))

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from retro.artifacts import Artifact
+from retro import catalogue
 from retro.cli.main import main
-from retro.corpus import catalogue, readers
+from retro.corpus import readers
 from retro.corpus.documents import Document
 from retro.demo import run_demo
+from retro.stages.stage import Artifact
 from retro.workspace import Workspace
 from tests.workspaces import Silent, small_run
 
@@ -47,7 +48,9 @@ MODEL = [
 ]
 
 
-def test_text_to_sample_by_commands(tmp_path: Path, text_folder: Path, bert: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_to_sample_by_commands(
+    tmp_path: Path, text_folder: Path, bert: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     work = str(tmp_path / "work")
     corpus = ["--vocab-size", "320", "--valid-fraction", "0.15", "--test-fraction", "0.15"]
     assert main(["ingest", str(text_folder), "--out", work, *corpus]) == 0
@@ -55,15 +58,38 @@ def test_text_to_sample_by_commands(tmp_path: Path, text_folder: Path, bert: str
     assert main(["neighbours", work]) == 0
     assert main(["train", work, *MODEL]) == 0
     assert main(["train", work, "--baseline", *MODEL]) == 0
-    fit = [argument.replace("--model.", "--fit.") for argument in MODEL[MODEL.index("--model.cross-attention-layers") :]]
-    assert main(["fit", work, *fit, "--sample-every", "8", "--sample-tokens", "4", "--sample-prompt", "The licence"]) == 0
+    fit = [
+        argument.replace("--model.", "--fit.")
+        for argument in MODEL[MODEL.index("--model.cross-attention-layers") :]
+    ]
+    assert (
+        main(
+            [
+                "fit",
+                work,
+                *fit,
+                "--sample-every",
+                "8",
+                "--sample-tokens",
+                "4",
+                "--sample-prompt",
+                "The licence",
+            ]
+        )
+        == 0
+    )
     assert '"sample": "The licence' in (tmp_path / "work" / "runs" / "retrofit" / "metrics.jsonl").read_text()
     for name in ("retro", "baseline", "retrofit"):
-        assert main(["evaluate", work, name, "--window", "32", "--stride", "16", "--num-neighbours", "1", "2"]) == 0
+        assert (
+            main(["evaluate", work, name, "--window", "32", "--stride", "16", "--num-neighbours", "1", "2"])
+            == 0
+        )
     shown = capsys.readouterr().out
     assert "on-2" in shown
     off = [
-        json.loads((tmp_path / "work" / "evaluations" / f"{name}-test" / "results.json").read_text())["modes"]["off"]
+        json.loads((tmp_path / "work" / "evaluations" / f"{name}-test" / "results.json").read_text())[
+            "modes"
+        ]["off"]
         for name in ("baseline", "retrofit")
     ]
     assert off[0] == off[1]  # the baseline is in there, untouched
@@ -74,9 +100,15 @@ def test_text_to_sample_by_commands(tmp_path: Path, text_folder: Path, bert: str
     assert "distance" in shown
 
 
-def test_the_demo_reports_and_reuses(tmp_path: Path, texts: list[str], bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_reports_and_reuses(
+    tmp_path: Path, texts: list[str], bert: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The demo itself, on a small corpus and encoder in place of the fetched ones."""
-    monkeypatch.setitem(readers.READERS, "licences", lambda: (Document(str(n), text, "licences", f"T{n}") for n, text in enumerate(texts)))
+    monkeypatch.setitem(
+        readers.READERS,
+        "licences",
+        lambda: (Document(str(n), text, "licences", f"T{n}") for n, text in enumerate(texts)),
+    )
     monkeypatch.setattr(catalogue, "fetch", lambda name, progress: None)
     monkeypatch.setattr(catalogue, "fetched", lambda name: Artifact(tmp_path, {"fingerprint": "small"}))
     monkeypatch.setattr(catalogue, "folder_of", lambda name: tmp_path)

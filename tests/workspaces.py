@@ -1,10 +1,19 @@
 """A small run for the tests: everything real, in seconds."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from retro.config import CorpusConfig, DatastoreConfig, EncoderConfig, EvaluationConfig, ModelConfig, RunConfig, TrainingConfig
+from retro.config import (
+    CorpusConfig,
+    DatastoreConfig,
+    EncoderConfig,
+    EvaluationConfig,
+    ModelConfig,
+    RunConfig,
+    TrainingConfig,
+)
+from retro.stages.progress import Progress, no_progress
 from retro.workspace import Workspace
 
 
@@ -27,7 +36,9 @@ def small_run(bert: str) -> RunConfig:
     )  # fmt: skip
 
 
-def small_workspace(folder: Path, source: Path, bert: str, splits: tuple[str, ...] = ("train", "valid", "test")) -> Workspace:
+def small_workspace(
+    folder: Path, source: Path, bert: str, splits: tuple[str, ...] = ("train", "valid", "test")
+) -> Workspace:
     """A workspace up to its neighbours."""
     run, work = small_run(bert), Workspace(folder)
     work.ingest([str(source)], run.corpus)
@@ -41,15 +52,5 @@ class Silent:
     """A narrator that says nothing."""
 
     @contextmanager
-    def counting(self, title: str) -> Iterator[Callable[[int, int], None]]:
-        yield lambda done, total: None
-
-    @contextmanager
-    def scoring(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
-        yield lambda mode, done, total: None
-
-    steps = scoring
-
-    @contextmanager
-    def training(self, title: str) -> Iterator[Callable[[object], None]]:
-        yield lambda report: None
+    def progress(self, title: str) -> Iterator[Progress]:
+        yield no_progress

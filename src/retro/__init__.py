@@ -11,8 +11,8 @@ __version__ = "0.1.0"
 _PLACES = {
     "Retro": "retro.model.retro",
     "load": "retro.model.checkpoint",
-    "Datastore": "retro.retrieval.datastore",
-    "Sampler": "retro.sampling.sampler",
+    "Datastore": "retro.retrieval.datastore.datastore",
+    "Sampler": "retro.generation.sampler",
 }
 __all__ = ["Datastore", "Retro", "Sampler", "load", "recipes"]
 

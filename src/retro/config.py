@@ -50,7 +50,7 @@ class ModelConfig:
     cross_attention_positions: bool = True
     """Whether the two kinds of cross-attention add relative positional logits."""
     copying_start: bool = False
-    """Whether the retrieval weights start as a circuit that copies from neighbours; see `model/initialisation.py`."""
+    """Whether the retrieval weights start as a circuit that copies from neighbours; see `model/start.py`."""
     quiet_start: bool = False
     """Whether cross-attention starts with an output of zero, so that untrained retrieval changes nothing."""
     retrieved: str = "both"
@@ -60,14 +60,25 @@ class ModelConfig:
     """The token that is masked out of every attention."""
 
     def __post_init__(self) -> None:
-        _require_positive(self, "vocab_size", "d_model", "num_layers", "num_heads", "head_dim", "ffw_dim", "chunk_len")
-        _require(self.d_model % 2 == 0, f"d_model is {self.d_model}; expected an even number, as positions are pairs of sine and cosine")
-        _require(0 <= self.pad_id < self.vocab_size, f"pad_id is {self.pad_id}; expected it within the vocabulary of {self.vocab_size}")
+        _require_positive(
+            self, "vocab_size", "d_model", "num_layers", "num_heads", "head_dim", "ffw_dim", "chunk_len"
+        )
+        _require(
+            self.d_model % 2 == 0,
+            f"d_model is {self.d_model}; expected an even number, as positions are pairs of sine and cosine",
+        )
+        _require(
+            0 <= self.pad_id < self.vocab_size,
+            f"pad_id is {self.pad_id}; expected it within the vocabulary of {self.vocab_size}",
+        )
         _require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; expected 0 ≤ dropout < 1")
         _require_one_of("retrieved", self.retrieved, "both", "neighbour", "continuation")
         _require_layers("cross_attention_layers", self.cross_attention_layers, self.num_layers)
         if self.uses_retrieval:
-            _require(self.encoder.d_model % 2 == 0, f"encoder.d_model is {self.encoder.d_model}; expected an even number")
+            _require(
+                self.encoder.d_model % 2 == 0,
+                f"encoder.d_model is {self.encoder.d_model}; expected an even number",
+            )
             _require(
                 not self.share_embeddings or self.encoder.d_model == self.d_model,
                 f"share_embeddings needs equal widths; found encoder.d_model {self.encoder.d_model} and d_model {self.d_model}",
@@ -87,7 +98,9 @@ class ModelConfig:
     def read_places(self) -> slice:
         """The places of [N, F] that are read."""
         m = self.chunk_len
-        return {"both": slice(0, 2 * m), "neighbour": slice(0, m), "continuation": slice(m, 2 * m)}[self.retrieved]
+        return {"both": slice(0, 2 * m), "neighbour": slice(0, m), "continuation": slice(m, 2 * m)}[
+            self.retrieved
+        ]
 
     def baseline(self) -> "ModelConfig":
         """The same decoder without retrieval: one and the same for every RETRO that has it."""
@@ -119,7 +132,8 @@ class FitConfig:
     def apply(self, baseline: ModelConfig) -> ModelConfig:
         """The baseline's config with these additions; the fields mean what they mean there."""
         _require(
-            not baseline.uses_retrieval, "the model to fit has cross-attention already; expected a baseline; run: retro train --baseline"
+            not baseline.uses_retrieval,
+            "the model to fit has cross-attention already; expected a baseline; run: retro train --baseline",
         )
         changes = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
         layers = self.cross_attention_layers or cross_attention_places(baseline.num_layers)
@@ -139,7 +153,10 @@ class FineTuningConfig:
 
     def __post_init__(self) -> None:
         _require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; expected 0 ≤ dropout < 1")
-        _require(not (self.frozen and self.closed_book), "frozen and closed book leave nothing to train; expected one of them at most")
+        _require(
+            not (self.frozen and self.closed_book),
+            "frozen and closed book leave nothing to train; expected one of them at most",
+        )
 
 
 def cross_attention_places(num_layers: int) -> tuple[int, ...]:
@@ -179,9 +196,17 @@ class CorpusConfig:
         _require_positive(self, "vocab_size", "tokenizer_sample_bytes", "decontaminate_ngram")
         _require_one_of("tokenizer_model", self.tokenizer_model, "bpe", "unigram")
         for name in ("valid_fraction", "test_fraction"):
-            _require(0.0 <= getattr(self, name) < 1.0, f"{name} is {getattr(self, name)}; expected 0 ≤ {name} < 1")
-        _require(self.valid_fraction + self.test_fraction < 1.0, "valid_fraction and test_fraction leave no training documents")
-        _require(0.0 < self.sample_fraction <= 1.0, f"sample_fraction is {self.sample_fraction}; expected 0 < sample_fraction ≤ 1")
+            _require(
+                0.0 <= getattr(self, name) < 1.0, f"{name} is {getattr(self, name)}; expected 0 ≤ {name} < 1"
+            )
+        _require(
+            self.valid_fraction + self.test_fraction < 1.0,
+            "valid_fraction and test_fraction leave no training documents",
+        )
+        _require(
+            0.0 < self.sample_fraction <= 1.0,
+            f"sample_fraction is {self.sample_fraction}; expected 0 < sample_fraction ≤ 1",
+        )
         _require(0.0 < self.decontaminate_threshold <= 1.0, "decontaminate_threshold must lie in (0, 1]")
 
 
@@ -208,7 +233,10 @@ class DatastoreConfig:
     def __post_init__(self) -> None:
         _require_positive(self, "chunk_len", "num_neighbours", "segment_chunks")
         _require_one_of("encoder_precision", self.encoder_precision, "auto", "float32", "bfloat16")
-        _require(0.0 < self.target_recall <= 1.0, f"target_recall is {self.target_recall}; expected 0 < target_recall ≤ 1")
+        _require(
+            0.0 < self.target_recall <= 1.0,
+            f"target_recall is {self.target_recall}; expected 0 < target_recall ≤ 1",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,7 +297,8 @@ class TrainingConfig:
         _require_one_of("final", self.final, "last", "best")
         _require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}; expected more than 0")
         _require(
-            0 <= self.warmup_steps <= self.num_steps, f"warmup_steps is {self.warmup_steps}; expected at most num_steps, {self.num_steps}"
+            0 <= self.warmup_steps <= self.num_steps,
+            f"warmup_steps is {self.warmup_steps}; expected at most num_steps, {self.num_steps}",
         )
 
 
@@ -287,11 +316,16 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         _require_positive(self, "window", "stride", "batch_size", "leakage_neighbours")
-        _require(self.stride <= self.window, f"stride is {self.stride}; expected at most the window, {self.window}")
+        _require(
+            self.stride <= self.window, f"stride is {self.stride}; expected at most the window, {self.window}"
+        )
 
     def with_overlap(self, proportion: float, chunk_len: int) -> "EvaluationConfig":
         """The same window, moved so that every token has this proportion of it as context, where its document does: 0.875 in the paper's table."""
-        _require(0.0 <= proportion < 1.0, f"the overlapping proportion is {proportion}; expected 0 ≤ proportion < 1")
+        _require(
+            0.0 <= proportion < 1.0,
+            f"the overlapping proportion is {proportion}; expected 0 ≤ proportion < 1",
+        )
         stride = round((1.0 - proportion) * self.window, 6)
         _require(
             stride > 0 and stride % chunk_len == 0,
@@ -318,9 +352,13 @@ class KnnConfig:
     def __post_init__(self) -> None:
         _require_positive(self, "num_neighbours", "cache_len")
         _require(
-            self.index not in ("bm25", "hybrid"), f"index is {self.index!r}; expected one over keys, as tokens of a memory have no words"
+            self.index not in ("bm25", "hybrid"),
+            f"index is {self.index!r}; expected one over keys, as tokens of a memory have no words",
         )
-        _require(0.0 < self.target_recall <= 1.0, f"target_recall is {self.target_recall}; expected 0 < target_recall ≤ 1")
+        _require(
+            0.0 < self.target_recall <= 1.0,
+            f"target_recall is {self.target_recall}; expected 0 < target_recall ≤ 1",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,14 +375,17 @@ class RunConfig:
     def __post_init__(self) -> None:
         chunk_len = self.model.chunk_len
         _require(
-            self.datastore.chunk_len == chunk_len, f"datastore.chunk_len is {self.datastore.chunk_len}; expected the model's, {chunk_len}"
+            self.datastore.chunk_len == chunk_len,
+            f"datastore.chunk_len is {self.datastore.chunk_len}; expected the model's, {chunk_len}",
         )
         for name, value in (
             ("training.seq_len", self.training.seq_len),
             ("evaluation.window", self.evaluation.window),
             ("evaluation.stride", self.evaluation.stride),
         ):
-            _require(value % chunk_len == 0, f"{name} is {value}; expected a multiple of chunk_len, {chunk_len}")
+            _require(
+                value % chunk_len == 0, f"{name} is {value}; expected a multiple of chunk_len, {chunk_len}"
+            )
 
 
 def _require_positive(config: Any, *names: str) -> None:

@@ -1,19 +1,19 @@
 """The whole road on embedded defaults: from licence texts to a report that shows what retrieval did."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from retro.artifacts import atomic_write
 from retro.config import RunConfig
-from retro.evaluation.comparison import Comparison, compare
-from retro.evaluation.evaluate import Evaluation, on
-from retro.evaluation.report import Curves, render, result_rows
-from retro.sampling.choice import Choice
-from retro.sampling.colours import colour_sample
-from retro.sampling.html import STYLE, samples_table
-from retro.showing.colours import ColouredChunk
-from retro.study import Narrator, Study
+from retro.generation.choice import Choice
+from retro.pages.report import Curves, render, result_rows
+from retro.pages.sample_colours import colour_sample
+from retro.pages.samples import STYLE, samples_table
+from retro.retrieval.shared_runs import ColouredChunk
+from retro.scoring.comparison import Comparison, compare
+from retro.scoring.evaluate import Evaluation, on
+from retro.stages.files import atomic_write
+from retro.stages.progress import Narrator, Progress
+from retro.study import Study
 from retro.workspace import Workspace
 
 CORPUS = "licences"
@@ -44,14 +44,21 @@ def run_demo(folder: Path, run: RunConfig, narrator: Narrator) -> DemoResult:
     baseline, retro = study.evaluated("baseline"), study.evaluated("retro")
     comparison = compare(baseline, retro, on(run.training.num_neighbours))
     report = folder / "report.html"
-    with study.clock.part("sample and report", report), narrator.counting("Sampling and writing the report") as told:
+    with (
+        study.clock.part("sample and report", report),
+        narrator.progress("Sampling and writing the report") as told,
+    ):
         samples = _sample(study.work, run, told)
         page = render(
             "RETRO on licence texts",
             baseline,
             retro,
             comparison,
-            Curves(study.curve("baseline", "valid_off"), study.curve("retro", "valid_off"), study.curve("retro", "valid_on")),
+            Curves(
+                study.curve("baseline", "valid_off"),
+                study.curve("retro", "valid_off"),
+                study.curve("retro", "valid_on"),
+            ),
             _facts(study),
             samples_table(samples["off"], samples["on"], run.training.num_neighbours),
             STYLE,
@@ -59,19 +66,29 @@ def run_demo(folder: Path, run: RunConfig, narrator: Narrator) -> DemoResult:
         )
         with atomic_write(report) as file:
             file.write(page.encode())
-    return DemoResult(folder, report, baseline, retro, comparison, samples["off"], samples["on"], study.clock.seconds)
+    return DemoResult(
+        folder, report, baseline, retro, comparison, samples["off"], samples["on"], study.clock.seconds
+    )
 
 
-def _sample(work: Workspace, run: RunConfig, told: Callable[[int, int], None]) -> dict[str, list[ColouredChunk]]:
+def _sample(work: Workspace, run: RunConfig, told: Progress) -> dict[str, list[ColouredChunk]]:
     """Continue the first chunk of the first test document that is a few chunks long, with retrieval off and on."""
-    m, store, sampler = run.model.chunk_len, work.store("test"), work.sampler("retro", run.training.num_neighbours)
-    document = next((index for index in range(len(store)) if store.ends[index] - store.starts[index] >= 4 * m), 0)
+    m, store, sampler = (
+        run.model.chunk_len,
+        work.store("test"),
+        work.sampler("retro", run.training.num_neighbours),
+    )
+    document = next(
+        (index for index in range(len(store)) if store.ends[index] - store.starts[index] >= 4 * m), 0
+    )
     tokenizer = work.datastore().tokenizer
     prompt = tokenizer.decode(store.document(document)[:m].tolist())
     coloured = {}
     for number, mode in enumerate(("off", "on")):
         told(number, 2)
-        sample = sampler.generate(prompt, SAMPLE_TOKENS, Choice(temperature=0.7, top_p=0.9), seed=0, retrieval=mode == "on")
+        sample = sampler.generate(
+            prompt, SAMPLE_TOKENS, Choice(temperature=0.7, top_p=0.9), seed=0, retrieval=mode == "on"
+        )
         coloured[mode] = colour_sample(sample, tokenizer)
     told(2, 2)
     return coloured
@@ -85,7 +102,11 @@ def _facts(study: Study) -> list[tuple[str, str]]:
     return [
         (
             "corpus",
-            f"{CORPUS}: " + ", ".join(f"{c['documents']:,} documents and {c['tokens']:,} tokens in {split}" for split, c in counts.items()),
+            f"{CORPUS}: "
+            + ", ".join(
+                f"{c['documents']:,} documents and {c['tokens']:,} tokens in {split}"
+                for split, c in counts.items()
+            ),
         ),
         (
             "removed",
@@ -95,12 +116,18 @@ def _facts(study: Study) -> list[tuple[str, str]]:
             "datastore",
             f"{len(datastore):,} chunks of {run.model.chunk_len} tokens, keys of {datastore.config.encoder}, {datastore.snapshot().segments[0].index.kind} index",
         ),
-        ("neighbours", f"{datastore.config.num_neighbours} saved for each chunk, {training.num_neighbours} used in training"),
+        (
+            "neighbours",
+            f"{datastore.config.num_neighbours} saved for each chunk, {training.num_neighbours} used in training",
+        ),
         ("baseline", f"{baseline.num_parameters(embeddings=True):,} parameters"),
         (
             "RETRO",
             f"{retro.num_parameters(embeddings=True):,} parameters, cross-attention in layers {list(run.model.cross_attention_layers)}",
         ),
-        ("training", f"{training.num_steps} steps of {training.batch_size} × {training.seq_len} tokens, the same batches for both"),
+        (
+            "training",
+            f"{training.num_steps} steps of {training.batch_size} × {training.seq_len} tokens, the same batches for both",
+        ),
         ("evaluation", f"windows of {run.evaluation.window} tokens, stride {run.evaluation.stride}"),
     ]

@@ -21,4 +21,6 @@ class MissingExtraError(RetroError):
     """An optional dependency that is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; expected it for this command; run: pip install 'retro-lm[{extra}]'")
+        super().__init__(
+            f"{package} is not installed; expected it for this command; run: pip install 'retro-lm[{extra}]'"
+        )

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from retro import catalogue
 from retro.config import EvaluationConfig
-from retro.corpus import catalogue
 from retro.errors import MissingExtraError
-from retro.evaluation.targets import Prompted, TargetScores, encode_pair, score_targets
+from retro.generation.choice import Choice
 from retro.retrieval.retriever import Retriever
-from retro.sampling.choice import Choice
+from retro.scoring.targets import Prompted, TargetScores, encode_pair, score_targets
 from retro.workspace import Workspace
 
 try:
@@ -54,16 +54,27 @@ class RetroLM(LM):  # type: ignore[misc]
     """A run as the harness sees it. With k = 0 it is RETRO[OFF], or a baseline."""
 
     def __init__(
-        self, work: str | Path, run: str = "retro", k: int = 2, window: int = 2048, batch_size: int | str | None = 8, **_ignored: Any
+        self,
+        work: str | Path,
+        run: str = "retro",
+        k: int = 2,
+        window: int = 2048,
+        batch_size: int | str | None = 8,
+        **_ignored: Any,
     ) -> None:
         super().__init__()
         workspace = Workspace(Path(work))
-        self.k, self.size = k, int(str(batch_size)) if str(batch_size).isdecimal() else 8  # the harness may say "auto", or nothing
+        self.k, self.size = (
+            k,
+            int(str(batch_size)) if str(batch_size).isdecimal() else 8,
+        )  # the harness may say "auto", or nothing
         self.sampler = workspace.sampler(run, max(k, 1), retrieval=k > 0)
         self.retriever = self.sampler.retriever if isinstance(self.sampler.retriever, Retriever) else None
         self.config = EvaluationConfig(window=window, stride=window // 2, batch_size=self.size)
 
-    def loglikelihood(self, requests: "list[Instance]", disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+    def loglikelihood(
+        self, requests: "list[Instance]", disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
         """Natural log-probability of each continuation, and whether greedy generation would write it."""
         scores = self._score([encode_pair(self.sampler.tokenizer, *request.args) for request in requests])
         answers = list(zip(_nats(scores), scores.greedy.tolist(), strict=True))
@@ -73,7 +84,9 @@ class RetroLM(LM):  # type: ignore[misc]
 
     def loglikelihood_rolling(self, requests: "list[Instance]", disable_tqdm: bool = False) -> list[float]:
         """Of whole texts, in sliding windows; the first token has nothing before it and is charged as uniform."""
-        answers = _nats(self._score([encode_pair(self.sampler.tokenizer, "", *request.args) for request in requests]))
+        answers = _nats(
+            self._score([encode_pair(self.sampler.tokenizer, "", *request.args) for request in requests])
+        )
         for request, answer in zip(requests, answers, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, answer)
         return answers
@@ -88,7 +101,9 @@ class RetroLM(LM):  # type: ignore[misc]
             for first in range(0, len(numbers), self.size):
                 part = numbers[first : first + self.size]
                 prompts = [requests[number].args[0] for number in part]
-                for number, (sample,) in zip(part, self.sampler.generate_all(prompts, max_tokens, choice), strict=True):
+                for number, (sample,) in zip(
+                    part, self.sampler.generate_all(prompts, max_tokens, choice), strict=True
+                ):
                     answers[number] = sample.text
                     self.cache_hook.add_partial("generate_until", requests[number].args, sample.text)
         return answers
@@ -127,7 +142,12 @@ def evaluate_with_harness(model: RetroLM, tasks: Sequence[str], limit: int | Non
 
     own = str(write_tasks(catalogue.cache_dir() / "harness")) if "retro_lambada" in tasks else None
     found = simple_evaluate(
-        model=model, tasks=list(tasks), limit=limit, task_manager=TaskManager(include_path=own), log_samples=False, bootstrap_iters=1000
+        model=model,
+        tasks=list(tasks),
+        limit=limit,
+        task_manager=TaskManager(include_path=own),
+        log_samples=False,
+        bootstrap_iters=1000,
     )
     assert found is not None  # only other processes than the first get nothing
     return dict(found)

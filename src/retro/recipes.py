@@ -5,7 +5,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from retro.config import CorpusConfig, DatastoreConfig, EncoderConfig, EvaluationConfig, ModelConfig, RunConfig, TrainingConfig
+from retro.config import (
+    CorpusConfig,
+    DatastoreConfig,
+    EncoderConfig,
+    EvaluationConfig,
+    ModelConfig,
+    RunConfig,
+    TrainingConfig,
+)
 from retro.errors import ConfigError
 
 PAPER_TOKENS = 419_430_400_000
@@ -34,7 +42,9 @@ def tiny() -> RunConfig:
     return RunConfig(
         name="tiny",
         model=model,
-        corpus=CorpusConfig(vocab_size=2048, valid_fraction=0.04, test_fraction=0.06, max_document_bytes=10_000),
+        corpus=CorpusConfig(
+            vocab_size=2048, valid_fraction=0.04, test_fraction=0.06, max_document_bytes=10_000
+        ),
         datastore=DatastoreConfig(num_neighbours=20),
         training=TrainingConfig(
             num_steps=300,
@@ -49,7 +59,15 @@ def tiny() -> RunConfig:
     )
 
 
-MASSIVE_TEXT_MINI = {"reviews": 0.55, "sotu": 0.15, "kjv": 0.05, "asv": 0.05, "news": 0.10, "wikipedia": 0.05, "stdlib": 0.05}
+MASSIVE_TEXT_MINI = {
+    "reviews": 0.55,
+    "sotu": 0.15,
+    "kjv": 0.05,
+    "asv": 0.05,
+    "news": 0.10,
+    "wikipedia": 0.05,
+    "stdlib": 0.05,
+}
 """The paper's Table 1 (web 55, books 25, news 10, Wikipedia 5, code 5 %) by the sources of the catalogue that stand for them."""
 
 
@@ -79,7 +97,11 @@ def massive_text_mini() -> RunConfig:
             test_fraction=0.01,
         ),
         training=TrainingConfig(
-            num_steps=2000, learning_rate=2e-3, min_learning_rate=1e-4, warmup_steps=100, mixture=dict(MASSIVE_TEXT_MINI)
+            num_steps=2000,
+            learning_rate=2e-3,
+            min_learning_rate=1e-4,
+            warmup_steps=100,
+            mixture=dict(MASSIVE_TEXT_MINI),
         ),
         evaluation=EvaluationConfig(window=1024, stride=512),
     )
@@ -135,7 +157,13 @@ def _wikitext103(name: str, retrieval: bool) -> RunConfig:
         checkpoint_every=1000, validate_every=1000, final="best",
     )  # fmt: skip
     evaluation = EvaluationConfig(window=3072, stride=384, num_neighbours=(10,))
-    return RunConfig(name=name, model=model, corpus=CorpusConfig(vocab_size=128_000), training=training, evaluation=evaluation)
+    return RunConfig(
+        name=name,
+        model=model,
+        corpus=CorpusConfig(vocab_size=128_000),
+        training=training,
+        evaluation=evaluation,
+    )
 
 
 def wikitext103() -> RunConfig:
@@ -187,7 +215,9 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
         for name, retrieval in zip(names, (True, False), strict=True)
     },
     **{
-        names[0].replace("paper", "retrofit"): partial(_paper, names[0].replace("paper", "retrofit"), *size, fit=True)
+        names[0].replace("paper", "retrofit"): partial(
+            _paper, names[0].replace("paper", "retrofit"), *size, fit=True
+        )
         for names, size in _SIZES.items()
     },
     "questions-tiny": questions_tiny,

@@ -2,48 +2,27 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from retro.artifacts import Artifact, Stage, open_artifact, run_stage, write_json
+from retro import catalogue
 from retro.config import EvaluationConfig, FitConfig, ModelConfig, RunConfig, TrainingConfig
 from retro.config_json import to_dict
-from retro.corpus import catalogue
-from retro.corpus.ingest import REPORT
-from retro.evaluation.bits_per_byte import score
-from retro.evaluation.evaluate import Evaluation
+from retro.corpus.pack import REPORT
 from retro.retrieval.neighbours import Neighbours
+from retro.scoring.bits_per_byte import score
+from retro.scoring.evaluate import Evaluation
+from retro.stages.files import write_json
+from retro.stages.progress import Narrator, Progress
+from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
 from retro.training.metrics import METRICS, curve, read_metrics
-from retro.training.trainer import Report
 from retro.workspace import Workspace
 
 BITS = "documents.npy"
-
-
-@runtime_checkable
-class Narrator(Protocol):
-    """How a study tells what it does."""
-
-    def counting(self, title: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        """A progress bar over something counted."""
-        ...
-
-    def steps(self, title: str) -> AbstractContextManager[Callable[[str, int, int], None]]:
-        """A progress bar for each of several steps; a step's name ends at a colon, what follows may change."""
-        ...
-
-    def scoring(self, title: str) -> AbstractContextManager[Callable[[str, int, int], None]]:
-        """A progress bar over the windows of several modes."""
-        ...
-
-    def training(self, title: str) -> AbstractContextManager[Callable[[Report], None]]:
-        """A progress line of a training run."""
-        ...
 
 
 class Clock:
@@ -75,20 +54,36 @@ class Study:
     def prepare(self) -> None:
         """Fetch, tokenise, build the datastore, find neighbours."""
         work, clock, narrator = self.work, self.clock, self.narrator
-        for name in (name for name in (*self.sources, self.run.datastore.encoder) if name in catalogue.ENTRIES):
-            with clock.part(f"fetch {name}", catalogue.folder_of(name)), narrator.counting(f"Fetching {name}") as told:
+        for name in (
+            name for name in (*self.sources, self.run.datastore.encoder) if name in catalogue.ENTRIES
+        ):
+            with (
+                clock.part(f"fetch {name}", catalogue.folder_of(name)),
+                narrator.progress(f"Fetching {name}") as told,
+            ):
                 catalogue.fetch(name, told)
-        with clock.part("tokens", work.tokens_path / REPORT), narrator.steps("Reading") as told_step:
+        with clock.part("tokens", work.tokens_path / REPORT), narrator.progress("Reading") as told_step:
             corpus = work.ingest(list(self.sources), self.run.corpus, progress=told_step)
-        with clock.part("datastore", work.datastore_path), narrator.counting("Embedding the datastore's chunks") as told:
+        with (
+            clock.part("datastore", work.datastore_path),
+            narrator.progress("Embedding the datastore's chunks") as told,
+        ):
             datastore = work.build(self.run.datastore, told)
         for split, store in corpus.stores().items():
-            with clock.part(f"neighbours of {split}", work.neighbours_path(split)), narrator.counting(f"Neighbours of {split}") as told:
+            with (
+                clock.part(f"neighbours of {split}", work.neighbours_path(split)),
+                narrator.progress(f"Neighbours of {split}") as told,
+            ):
                 neighbours = work.find_neighbours(split, told)
-            self.used |= {f"tokens of {split}": store.fingerprint, f"neighbours of {split}": neighbours.fingerprint}
+            self.used |= {
+                f"tokens of {split}": store.fingerprint,
+                f"neighbours of {split}": neighbours.fingerprint,
+            }
         self.used["datastore"] = datastore.snapshot().version.lineage
 
-    def train(self, name: str, model: ModelConfig | None = None, training: TrainingConfig | None = None) -> Artifact:
+    def train(
+        self, name: str, model: ModelConfig | None = None, training: TrainingConfig | None = None
+    ) -> Artifact:
         """Train a run, by default with the study's own config, and without retrieval if it is called baseline."""
         model = model or (self.run.model.baseline() if name == "baseline" else self.run.model)
         with self._training(name) as told:
@@ -100,17 +95,22 @@ class Study:
         warmup = min(self.run.training.warmup_steps, num_steps // 5)
         training = replace(self.run.training, num_steps=num_steps, warmup_steps=warmup)
         with self._training(name) as told:
-            return self._note(name, self.work.fit(name, "baseline", FitConfig.of(self.run.model), training, told)[1])
+            return self._note(
+                name, self.work.fit(name, "baseline", FitConfig.of(self.run.model), training, told)[1]
+            )
 
     @contextmanager
-    def _training(self, name: str) -> Iterator[Callable[[Report], None]]:
-        with self.clock.part(f"train {name}", self.work.run_path(name)), self.narrator.training(f"Training {name}") as told:
+    def _training(self, name: str) -> Iterator[Progress]:
+        with (
+            self.clock.part(f"train {name}", self.work.run_path(name)),
+            self.narrator.progress(f"Training {name}") as told,
+        ):
             yield told
 
     def evaluate(self, name: str, config: EvaluationConfig | None = None) -> Evaluation:
         """Score a finished run on the test documents."""
         path = self.work.evaluation_path(name, "test")
-        with self.clock.part(f"evaluate {name}", path), self.narrator.scoring(f"Evaluating {name}") as told:
+        with self.clock.part(f"evaluate {name}", path), self.narrator.progress(f"Evaluating {name}") as told:
             evaluation = self.work.evaluate(name, "test", config or self.run.evaluation, told)
         self._note(f"evaluation of {name}", evaluation.artifact)
         return evaluation
@@ -125,15 +125,21 @@ class Study:
         model, run = self.work.model(name)
 
         def work(stage: Stage) -> None:
-            with self.narrator.counting(f"Scoring {name}: {label}") as told:
+            with self.narrator.progress(f"Scoring {name}: {label}") as told:
                 bits = score(model, neighbours.store, self.run.evaluation, neighbours, k, told).by_document()
             with stage.write(BITS) as file:
                 np.save(file, bits)
 
-        inputs = {"model": run.fingerprint, "tokens": neighbours.store.fingerprint, "neighbours": neighbours.fingerprint}
+        inputs = {
+            "model": run.fingerprint,
+            "tokens": neighbours.store.fingerprint,
+            "neighbours": neighbours.fingerprint,
+        }
         config = {"k": k, **to_dict(self.run.evaluation)}
         path = self.folder / "scores" / f"{name}-{label}"
-        artifact = self._note(f"scores of {name}, {label}", run_stage(path, "scores", config, inputs, work, "retro reproduce"))
+        artifact = self._note(
+            f"scores of {name}, {label}", run_stage(path, "scores", config, inputs, work, "retro reproduce")
+        )
         bits: np.ndarray = np.load(artifact.file(BITS))
         return bits
 

@@ -10,33 +10,34 @@ from pathlib import Path
 
 import torch
 
-from retro.artifacts import MANIFEST, Artifact, Progress, file_checksum, open_artifact
+from retro.comparators.knn_evaluation import KnnEvaluation, evaluate_knn
 from retro.config import DatastoreConfig, EvaluationConfig, FitConfig, KnnConfig, ModelConfig, TrainingConfig
 from retro.config_json import from_dict
+from retro.corpus.ingest import CorpusWorkspace
 from retro.corpus.readers import FieldMap
-from retro.corpus.tokenizer import Tokenizer
+from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
-from retro.corpus.workspace import CorpusWorkspace
 from retro.errors import ArtifactError, ConfigError
-from retro.evaluation.closely import CloseDocument, DocumentGain, document_gains, find_document, look_closely
-from retro.evaluation.evaluate import Evaluation, evaluate
-from retro.evaluation.evaluate import Progress as ModeProgress
-from retro.evaluation.knn_evaluation import KnnEvaluation, evaluate_knn
-from retro.evaluation.sets import EvaluationSet, make_set, name_of
-from retro.evaluation.tasks import TaskResult, evaluate_task, source_of
-from retro.executor import Executor
+from retro.fitting.baseline import retrofit
+from retro.generation.sampler import Sampler
+from retro.generation.search import Passages
 from retro.model.checkpoint import WEIGHTS, load
 from retro.model.retro import Retro
-from retro.model.retrofit import retrofit
-from retro.retrieval.build import build_datastore
-from retro.retrieval.datastore import Datastore
+from retro.retrieval.datastore.build import build_datastore
+from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours, find_neighbours
 from retro.retrieval.retriever import Retriever
 from retro.retrieval.thinning import thinned_neighbours
-from retro.sampling.sampler import Sampler
-from retro.sampling.search import Passages
+from retro.scoring.evaluate import Evaluation, evaluate
+from retro.scoring.inspection import CloseDocument, DocumentGain, document_gains, find_document, look_closely
+from retro.scoring.sets import EvaluationSet, make_set, name_of
+from retro.scoring.tasks import TaskResult, evaluate_task, source_of
+from retro.stages.executor import Executor
+from retro.stages.files import file_checksum
+from retro.stages.progress import Progress
+from retro.stages.stage import MANIFEST, Artifact, open_artifact
 from retro.training.batches import PackedBatches
-from retro.training.trainer import Report, train
+from retro.training.trainer import train
 
 
 class Workspace(CorpusWorkspace):
@@ -56,10 +57,14 @@ class Workspace(CorpusWorkspace):
     def evaluation_path(self, name: str, split: str) -> Path:
         return self.path / "evaluations" / f"{name}-{split}"
 
-    def build(self, config: DatastoreConfig, progress: Progress | None = None, also: Sequence[Path] = ()) -> Datastore:
+    def build(
+        self, config: DatastoreConfig, progress: Progress | None = None, also: Sequence[Path] = ()
+    ) -> Datastore:
         """Embed and index the training chunks, with those of other token stores if any are named."""
         stores = [self.corpus().train, *map(TokenStore.open, also)]
-        self._datastore = build_datastore(stores, self.tokenizer_path, self.datastore_path, config, progress, self.executor)
+        self._datastore = build_datastore(
+            stores, self.tokenizer_path, self.datastore_path, config, progress, self.executor
+        )
         return self._datastore
 
     def datastore(self) -> Datastore:
@@ -80,16 +85,27 @@ class Workspace(CorpusWorkspace):
         return Neighbours.open(self.neighbours_path(split), store, self.datastore())
 
     def train(
-        self, name: str, model_config: ModelConfig, config: TrainingConfig, progress: Callable[[Report], None] | None = None
+        self,
+        name: str,
+        model_config: ModelConfig,
+        config: TrainingConfig,
+        progress: Progress | None = None,
     ) -> tuple[Retro, Artifact]:
         """Train a model called `name`; the vocabulary is the corpus's. The weights' start depends on the seed alone."""
         store = self.corpus().train
-        model_config = dataclasses.replace(model_config, vocab_size=store.artifact.counts["vocab_size"], pad_id=store.pad_id)
+        model_config = dataclasses.replace(
+            model_config, vocab_size=store.artifact.counts["vocab_size"], pad_id=store.pad_id
+        )
         torch.manual_seed(config.seed)
         return self._train(name, Retro(model_config), config, {}, progress)
 
     def fit(
-        self, name: str, baseline: str, fit: FitConfig, config: TrainingConfig, progress: Callable[[Report], None] | None = None
+        self,
+        name: str,
+        baseline: str,
+        fit: FitConfig,
+        config: TrainingConfig,
+        progress: Progress | None = None,
     ) -> tuple[Retro, Artifact]:
         """RETROfit a baseline, a run of this workspace or a model folder from elsewhere: its weights stay as they are."""
         model, folder = self.base(baseline)
@@ -105,23 +121,47 @@ class Workspace(CorpusWorkspace):
         return model, folder
 
     def _train(
-        self, name: str, model: Retro, config: TrainingConfig, inputs: dict[str, str], progress: Callable[[Report], None] | None
+        self,
+        name: str,
+        model: Retro,
+        config: TrainingConfig,
+        inputs: dict[str, str],
+        progress: Progress | None,
     ) -> tuple[Retro, Artifact]:
         corpus, m = self.corpus(), model.config.chunk_len
         k = config.num_neighbours if model.config.uses_retrieval else 0
         if k and self.datastore().config.chunk_len != m:
-            raise ConfigError(f"{self.datastore_path} has chunks of {self.datastore().config.chunk_len} tokens; expected the model's {m}")
+            raise ConfigError(
+                f"{self.datastore_path} has chunks of {self.datastore().config.chunk_len} tokens; expected the model's {m}"
+            )
         neighbours = {split: self.neighbours(split) for split in corpus.stores() if k and split != "test"}
 
         def batches_of(store: TokenStore, split: str, seed: int, mixture: dict[str, float]) -> PackedBatches:
-            return PackedBatches(store, m, config.seq_len, config.batch_size, seed, neighbours.get(split), k, mixture)
+            return PackedBatches(
+                store, m, config.seq_len, config.batch_size, seed, neighbours.get(split), k, mixture
+            )
 
         batches = batches_of(corpus.train, "train", config.seed, config.mixture)
-        validation = batches_of(corpus.valid, "valid", 0, {}) if corpus.valid is not None else None  # the same for every seed
-        inputs = {"tokens": corpus.train.fingerprint, "tokenizer": corpus.train.tokenizer_fingerprint, **inputs}
+        validation = (
+            batches_of(corpus.valid, "valid", 0, {}) if corpus.valid is not None else None
+        )  # the same for every seed
+        inputs = {
+            "tokens": corpus.train.fingerprint,
+            "tokenizer": corpus.train.tokenizer_fingerprint,
+            **inputs,
+        }
         if k:
             inputs["neighbours"] = neighbours["train"].fingerprint
-        artifact = train(model, batches, config, self.run_path(name), inputs, validation, progress, self._sampling(config, k))
+        artifact = train(
+            model,
+            batches,
+            config,
+            self.run_path(name),
+            inputs,
+            validation,
+            progress,
+            self._sampling(config, k),
+        )
         return load(artifact.path), artifact
 
     def _expect_same_tokenizer(self, folder: Path, found: ModelConfig) -> None:
@@ -141,7 +181,11 @@ class Workspace(CorpusWorkspace):
         retriever = Retriever(self.datastore(), num_neighbours or config.num_neighbours)
 
         def sample(model: Retro) -> str:
-            tokens = Sampler(model, retriever).generate(config.sample_prompt, max_tokens=config.sample_tokens).tokens
+            tokens = (
+                Sampler(model, retriever)
+                .generate(config.sample_prompt, max_tokens=config.sample_tokens)
+                .tokens
+            )
             return retriever.tokenizer.decode(tokens)
 
         return sample
@@ -156,31 +200,57 @@ class Workspace(CorpusWorkspace):
             )
         return load(artifact.path), artifact
 
-    def evaluate(self, name: str, split: str, config: EvaluationConfig, progress: ModeProgress | None = None) -> Evaluation:
+    def evaluate(
+        self, name: str, split: str, config: EvaluationConfig, progress: Progress | None = None
+    ) -> Evaluation:
         """Score a run on a split, without retrieval and with every k of the config."""
         model, artifact = self.model(name)
-        return evaluate(model, artifact.fingerprint, self.neighbours(split), self.evaluation_path(name, split), config, progress)
+        return evaluate(
+            model,
+            artifact.fingerprint,
+            self.neighbours(split),
+            self.evaluation_path(name, split),
+            config,
+            progress,
+        )
 
     def evaluation(self, name: str, split: str) -> Evaluation:
         """The finished evaluation of a run, which must be of its weights and of the neighbours as they are now."""
-        path, command = self.evaluation_path(name, split), f"retro evaluate {self.path} {name} --split {split}"
+        path, command = (
+            self.evaluation_path(name, split),
+            f"retro evaluate {self.path} {name} --split {split}",
+        )
         if not path.exists():
-            raise ArtifactError(f"{path} does not exist; expected the evaluation of {name!r} on {split}; run: {command}")
+            raise ArtifactError(
+                f"{path} does not exist; expected the evaluation of {name!r} on {split}; run: {command}"
+            )
         evaluation = Evaluation.open(path)
         now = {"model": self.model(name)[1].fingerprint, "neighbours": self.neighbours(split).fingerprint}
-        changed = [f"other {what}" for what, fingerprint in now.items() if evaluation.artifact.inputs[what] != fingerprint]
+        changed = [
+            f"other {what}"
+            for what, fingerprint in now.items()
+            if evaluation.artifact.inputs[what] != fingerprint
+        ]
         if changed:
-            raise ArtifactError(f"{path} was made with {' and '.join(changed)} than are here now; remove it and run: {command}")
+            raise ArtifactError(
+                f"{path} was made with {' and '.join(changed)} than are here now; remove it and run: {command}"
+            )
         return evaluation
 
     def document_gains(self, name: str, split: str, num_neighbours: int = 2) -> list[DocumentGain]:
         """What retrieval saved on every document of an evaluated split, the largest gain first."""
         return document_gains(self.evaluation(name, split), self.store(split), num_neighbours)
 
-    def look_closely(self, name: str, split: str, num_neighbours: int = 2, document: str = "") -> CloseDocument:
+    def look_closely(
+        self, name: str, split: str, num_neighbours: int = 2, document: str = ""
+    ) -> CloseDocument:
         """A document of an evaluated split, by its id, or that with the largest gain; scored with the evaluation's windows."""
         evaluation, store = self.evaluation(name, split), self.store(split)
-        number = find_document(store, document) if document else document_gains(evaluation, store, num_neighbours)[0].number
+        number = (
+            find_document(store, document)
+            if document
+            else document_gains(evaluation, store, num_neighbours)[0].number
+        )
         config = from_dict(EvaluationConfig, evaluation.artifact.config, str(evaluation.artifact.path))
         return look_closely(self.model(name)[0], self.neighbours(split), number, num_neighbours, config)
 
@@ -191,39 +261,64 @@ class Workspace(CorpusWorkspace):
         evaluation: EvaluationConfig,
         split: str = "test",
         tune_on: str = "valid",
-        progress: ModeProgress | None = None,
+        progress: Progress | None = None,
     ) -> KnnEvaluation:
         """A run, usually a baseline, as kNN-LM over the training tokens and with a continuous cache; tuned on another split."""
         model, artifact = self.model(name)
         stores = self.corpus().train, self.store(tune_on), self.store(split)
-        return evaluate_knn(model, artifact.fingerprint, *stores, self.path / "knn" / name, config, evaluation, progress)
+        return evaluate_knn(
+            model, artifact.fingerprint, *stores, self.path / "knn" / name, config, evaluation, progress
+        )
 
     def thinned_neighbours(
-        self, split: str, fractions: Sequence[float], k: int = 0, seed: int = 0, progress: ModeProgress | None = None
+        self,
+        split: str,
+        fractions: Sequence[float],
+        k: int = 0,
+        seed: int = 0,
+        progress: Progress | None = None,
     ) -> dict[float, Neighbours]:
         """Exact neighbours of a split's chunks in random parts of the datastore, by the part; k of each, 0: as many as are saved."""
         folder = self.path / "thinned" / split
         return thinned_neighbours(self.store(split), self.datastore(), folder, fractions, k, seed, progress)
 
-    def evaluation_set(self, source: str, fields: FieldMap | None = None, progress: Progress | None = None) -> EvaluationSet:
+    def evaluation_set(
+        self, source: str, fields: FieldMap | None = None, progress: Progress | None = None
+    ) -> EvaluationSet:
         """Documents from anywhere (`wikitext-2@test`, a file, a folder) as tokens and neighbours of this workspace."""
-        return make_set(source, self.path / "sets" / name_of(source), self.datastore(), self.corpus().train, fields, progress)
+        return make_set(
+            source,
+            self.path / "sets" / name_of(source),
+            self.datastore(),
+            self.corpus().train,
+            fields,
+            progress,
+        )
 
-    def evaluate_on(self, name: str, found: EvaluationSet, config: EvaluationConfig, progress: ModeProgress | None = None) -> Evaluation:
+    def evaluate_on(
+        self, name: str, found: EvaluationSet, config: EvaluationConfig, progress: Progress | None = None
+    ) -> Evaluation:
         """Score a run on an evaluation set; the results tell how many of its documents were seen in training or can be retrieved."""
         model, artifact = self.model(name)
         path, facts = self.evaluation_path(name, found.name), {"seen": dataclasses.asdict(found.seen)}
         return evaluate(model, artifact.fingerprint, found.neighbours, path, config, progress, facts)
 
     def evaluate_task(
-        self, name: str, task: str, config: EvaluationConfig, source: str = "", progress: Progress | None = None
+        self,
+        name: str,
+        task: str,
+        config: EvaluationConfig,
+        source: str = "",
+        progress: Progress | None = None,
     ) -> TaskResult:
         """Score a run on a task with prompts and targets, with neighbours from the live datastore."""
         source = source_of(task, source)
         model, artifact = self.model(name)
         path = self.evaluation_path(name, task if name_of(source) == task else f"{task}-{name_of(source)}")
         retriever, training = Retriever(self.datastore()), self.corpus().train
-        return evaluate_task(task, source, model, artifact.fingerprint, retriever, training, path, config, progress)
+        return evaluate_task(
+            task, source, model, artifact.fingerprint, retriever, training, path, config, progress
+        )
 
     def sampler(
         self,

@@ -9,9 +9,24 @@ from retro.cli.main import main
 from retro.recipes import baseline_of
 from tests.workspaces import small_run, small_workspace
 
-FIT = ["--num-steps", "3", "--warmup-steps", "1", "--batch-size", "4", "--num-neighbours", "3", "--precision", "float32"]
+FIT = [
+    "--num-steps",
+    "3",
+    "--warmup-steps",
+    "1",
+    "--batch-size",
+    "4",
+    "--num-neighbours",
+    "3",
+    "--precision",
+    "float32",
+]
 ROWS = [
-    {"question": f"what is {n}?", "answers": [f"number {n}"], "ctxs": [{"title": f"T{n}", "text": f"It is number {n}.", "score": 1}]}
+    {
+        "question": f"what is {n}?",
+        "answers": [f"number {n}"],
+        "ctxs": [{"title": f"T{n}", "text": f"It is number {n}.", "score": 1}],
+    }
     for n in range(24)
 ]
 
@@ -67,20 +82,32 @@ def test_one_question_shows_its_passages(capsys: pytest.CaptureFixture[str], wor
     assert "no passages were read" in capsys.readouterr().out
 
 
-def test_a_file_is_answered_scored_and_written(capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path) -> None:
+def test_a_file_is_answered_scored_and_written(
+    capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path
+) -> None:
     questions = write(tmp_path / "q.jsonl", [*ROWS[:5], {"question": "unanswered?"}, {"answers": ["x"]}])
     out = tmp_path / "answers.jsonl"
     assert main(["answer", work, "questions", "--questions", str(questions), "--out", str(out)]) == 0
     captured = capsys.readouterr()
     shown = captured.out + captured.err
-    for words in ("1 left out: without a question", "1 without an answer", "6 answers", "exact match", "a passage holds the answer"):
+    for words in (
+        "1 left out: without a question",
+        "1 without an answer",
+        "6 answers",
+        "exact match",
+        "a passage holds the answer",
+    ):
         assert words in shown
     records = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [record["question"] for record in records] == [row["question"] for row in ROWS[:5]] + ["unanswered?"]
+    assert [record["question"] for record in records] == [row["question"] for row in ROWS[:5]] + [
+        "unanswered?"
+    ]
     assert records[0]["passages"][0]["title"] == "T0"
     assert {"exact_match", "f1"} <= records[0].keys()
     assert "exact_match" not in records[5]
-    [record, *_] = answers(capsys, work, "questions", "--questions", str(questions), "--datastore", "--k", "2")
+    [record, *_] = answers(
+        capsys, work, "questions", "--questions", str(questions), "--datastore", "--k", "2"
+    )
     assert len(record["passages"]) == 2
     assert main(["answer", work, "questions", "--questions", str(questions), "--compare"]) == 0
     shown = capsys.readouterr().out
@@ -111,7 +138,9 @@ def test_plain_fitting_is_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
         (["x", "--passages", "nowhere.json"], "nowhere.json is no file"),
     ],
 )
-def test_bad_requests_get_one_clear_line(capsys: pytest.CaptureFixture[str], work: str, arguments: list[str], message: str) -> None:
+def test_bad_requests_get_one_clear_line(
+    capsys: pytest.CaptureFixture[str], work: str, arguments: list[str], message: str
+) -> None:
     capsys.readouterr()
     assert main(["answer", work, "questions", *arguments]) == 1
     error = capsys.readouterr().err
@@ -120,7 +149,9 @@ def test_bad_requests_get_one_clear_line(capsys: pytest.CaptureFixture[str], wor
     assert error.count("\n") == 1
 
 
-def test_a_baseline_given_passages_and_a_run_that_is_not_there(capsys: pytest.CaptureFixture[str], work: str) -> None:
+def test_a_baseline_given_passages_and_a_run_that_is_not_there(
+    capsys: pytest.CaptureFixture[str], work: str
+) -> None:
     assert main(["answer", work, "closed", "x", "--datastore"]) == 1
     assert "no cross-attention" in capsys.readouterr().err
     assert main(["answer", work, "absent", "x"]) == 1

@@ -25,7 +25,9 @@ def test_a_datastore_s_life(place: Path, tmp_path: Path, capsys: pytest.CaptureF
 
     assert "version 2, 1 documents added" in run("add", str(place), str(note))
     assert "note.txt" in run("search", str(place), note.read_text(), "--k", "200")
-    assert "note.txt" not in run("search", str(place), note.read_text(), "--k", "200", "--exclude", "note.txt")
+    assert "note.txt" not in run(
+        "search", str(place), note.read_text(), "--k", "200", "--exclude", "note.txt"
+    )
     told = run("info", str(place), "--documents")
     for expected in ("recall", "bytes a token", "note.txt", "exact", "add", "build"):
         assert expected in told
@@ -47,7 +49,9 @@ def test_a_datastore_s_life(place: Path, tmp_path: Path, capsys: pytest.CaptureF
         (["info", "{place}/nothing"], "is no finished datastore"),
     ],
 )
-def test_bad_input_is_one_line(place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
+def test_bad_input_is_one_line(
+    place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
     assert main(["db", *(argument.format(place=place) for argument in arguments)]) == 1
     error = capsys.readouterr().err
     assert expected in error

@@ -20,7 +20,9 @@ def work(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, bert: str)
     return str(folder)
 
 
-def test_the_document_with_the_largest_gain_is_shown(capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path) -> None:
+def test_the_document_with_the_largest_gain_is_shown(
+    capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path
+) -> None:
     from retro.workspace import Workspace
 
     assert main(["inspect", work, "retro", "--out", str(tmp_path / "page.html")]) == 0
@@ -38,7 +40,22 @@ def test_a_named_document_and_the_list(capsys: pytest.CaptureFixture[str], work:
     assert main(["inspect", work, "retro", "--list"]) == 0
     shown = capsys.readouterr().out
     name = next(word for word in shown.split() if "/" in word and word.endswith(".txt"))
-    assert main(["inspect", work, "retro", "--document", name, "--neighbours", "1", "--out", str(tmp_path / "page.html")]) == 0
+    assert (
+        main(
+            [
+                "inspect",
+                work,
+                "retro",
+                "--document",
+                name,
+                "--neighbours",
+                "1",
+                "--out",
+                str(tmp_path / "page.html"),
+            ]
+        )
+        == 0
+    )
     record = json.loads((tmp_path / "page.json").read_text())
     assert f"{record['source']}/{record['id']}" == name
     assert {len(chunk["neighbours"]) for chunk in record["chunks"][:-1]} == {1}
@@ -54,7 +71,9 @@ def test_a_named_document_and_the_list(capsys: pytest.CaptureFixture[str], work:
         (["retro", "--out", "page.json"], "expected the name of a page"),
     ],
 )
-def test_bad_requests_get_one_clear_line(capsys: pytest.CaptureFixture[str], work: str, arguments: list[str], message: str) -> None:
+def test_bad_requests_get_one_clear_line(
+    capsys: pytest.CaptureFixture[str], work: str, arguments: list[str], message: str
+) -> None:
     assert main(["inspect", work, *arguments]) == 1
     error = capsys.readouterr().err
     assert message in error
@@ -62,7 +81,9 @@ def test_bad_requests_get_one_clear_line(capsys: pytest.CaptureFixture[str], wor
     assert error.count("\n") == 1
 
 
-def test_an_evaluation_of_another_datastore_is_refused(capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path) -> None:
+def test_an_evaluation_of_another_datastore_is_refused(
+    capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path
+) -> None:
     from retro.workspace import Workspace
 
     shutil.copytree(work, tmp_path / "copy")

@@ -8,7 +8,9 @@ from retro.workspace import Workspace
 from tests.workspaces import small_run
 
 
-def test_the_table_of_a_baseline(capsys: pytest.CaptureFixture[str], workspace: Workspace, bert: str, tmp_path: Path) -> None:
+def test_the_table_of_a_baseline(
+    capsys: pytest.CaptureFixture[str], workspace: Workspace, bert: str, tmp_path: Path
+) -> None:
     shutil.copytree(workspace.path, tmp_path / "work")
     run, work = small_run(bert), str(tmp_path / "work")
     Workspace(tmp_path / "work").train("baseline", run.model.baseline(), run.training)

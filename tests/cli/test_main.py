@@ -37,7 +37,9 @@ def test_help_needs_no_heavy_library(command: str) -> None:
         "heavy = {'torch', 'transformers', 'faiss', 'matplotlib'} & set(sys.modules); sys.exit(str(heavy) if heavy else code)"
     )
     arguments = [command, "--help"] if command else ["--help"]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout
 
@@ -46,7 +48,11 @@ def test_help_needs_no_heavy_library(command: str) -> None:
     ("arguments", "code", "message"),
     [
         (["fly"], 2, "there is no command 'fly'"),
-        (["ingest", "nowhere", "--out", "{tmp}/w"], 1, "nowhere is no file, no folder and no corpus of the catalogue"),
+        (
+            ["ingest", "nowhere", "--out", "{tmp}/w"],
+            1,
+            "nowhere is no file, no folder and no corpus of the catalogue",
+        ),
         (["ingest", "{tmp}/empty", "--out", "{tmp}/w"], 1, "holds no .jsonl"),
         (["ingest", "{tmp}/blank.txt", "--out", "{tmp}/w"], 1, "no training document with text"),
         (["ingest", "{tmp}/latin.txt", "--out", "{tmp}/w"], 1, "is not UTF-8 (byte 3 is 0xe9)"),
@@ -76,12 +82,17 @@ def test_bad_input_gets_one_clear_line(
     assert not (tmp_path / "w" / "tokens" / "train").exists()
 
 
-@pytest.mark.parametrize("arguments", [["train"], ["train", "work", "--num-steps", "many"], ["sample", "work", "x", "--frobnicate"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["train"], ["train", "work", "--num-steps", "many"], ["sample", "work", "x", "--frobnicate"]],
+)
 def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert main(arguments) == 2
 
 
-def test_the_commands_of_the_corpus(capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path) -> None:
+def test_the_commands_of_the_corpus(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path
+) -> None:
     work = str(tmp_path / "w")
     assert main(["ingest", str(text_folder), "--out", work, "--dry-run"]) == 0
     assert "40" in capsys.readouterr().out
@@ -92,13 +103,27 @@ def test_the_commands_of_the_corpus(capsys: pytest.CaptureFixture[str], tmp_path
     shown = capsys.readouterr().out
     assert "bytes a token" in shown
     assert "⏎" in shown
-    assert main(["decontaminate", work, "--out", str(tmp_path / "clean"), "--against", str(text_folder / "00.txt")]) == 0
+    assert (
+        main(
+            [
+                "decontaminate",
+                work,
+                "--out",
+                str(tmp_path / "clean"),
+                "--against",
+                str(text_folder / "00.txt"),
+            ]
+        )
+        == 0
+    )
     code, error = run(capsys, "decontaminate", work, "--out", str(tmp_path / "clean2"))
     assert code == 1
     assert "--against" in error
 
 
-def test_one_document_shorter_than_a_chunk_goes_all_the_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, bert: str) -> None:
+def test_one_document_shorter_than_a_chunk_goes_all_the_way(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, bert: str
+) -> None:
     (tmp_path / "short.txt").write_text("just a few words")
     work = str(tmp_path / "w")
     common = ["--vocab-size", "275", "--valid-fraction", "0", "--test-fraction", "0"]
@@ -114,7 +139,9 @@ def test_one_document_shorter_than_a_chunk_goes_all_the_way(capsys: pytest.Captu
     assert "no 'test' split" in error
 
 
-def test_a_full_disk_is_one_line_and_the_next_run_goes_on(capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path) -> None:
+def test_a_full_disk_is_one_line_and_the_next_run_goes_on(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path
+) -> None:
     """A device that is always full stands where a file is to be written."""
     partial = tmp_path / "w" / "tokens" / "valid.partial"
     partial.mkdir(parents=True)
@@ -131,7 +158,9 @@ def test_a_full_disk_is_one_line_and_the_next_run_goes_on(capsys: pytest.Capture
     assert Workspace(tmp_path / "w").store("valid")
 
 
-def test_ctrl_c_in_training_is_one_line_and_the_next_run_goes_on(tmp_path: Path, text_folder: Path, bert: str) -> None:
+def test_ctrl_c_in_training_is_one_line_and_the_next_run_goes_on(
+    tmp_path: Path, text_folder: Path, bert: str
+) -> None:
     from tests.workspaces import small_workspace
 
     small_workspace(tmp_path / "w", text_folder, bert)
@@ -157,10 +186,16 @@ def test_ctrl_c_in_training_is_one_line_and_the_next_run_goes_on(tmp_path: Path,
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }  # threads of tiny tensors wait for each other on a busy machine
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
     checkpoints = tmp_path / "w" / "runs" / "long.partial" / "checkpoints"
     deadline = time.monotonic() + 60
-    while not list(checkpoints.glob("step-*/state.json")) and time.monotonic() < deadline and process.poll() is None:
+    while (
+        not list(checkpoints.glob("step-*/state.json"))
+        and time.monotonic() < deadline
+        and process.poll() is None
+    ):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
@@ -173,7 +208,9 @@ def test_ctrl_c_in_training_is_one_line_and_the_next_run_goes_on(tmp_path: Path,
     assert (tmp_path / "w" / "runs" / "long" / "model.safetensors").exists()
 
 
-def test_a_dry_run_tells_what_would_be_skipped(capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path) -> None:
+def test_a_dry_run_tells_what_would_be_skipped(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path
+) -> None:
     folder = Path(shutil.copytree(text_folder, tmp_path / "two words"))
     (folder / "latin.txt").write_bytes(b"caf\xe9")
     (folder / "picture.png").write_bytes(b"\0")
@@ -194,7 +231,9 @@ def test_a_dry_run_tells_what_would_be_skipped(capsys: pytest.CaptureFixture[str
     assert f"skipped in all: 2; {tmp_path / 'w' / 'skipped.json'} lists them" in shown
 
 
-def test_other_field_names_are_another_corpus(capsys: pytest.CaptureFixture[str], tmp_path: Path, texts: list[str]) -> None:
+def test_other_field_names_are_another_corpus(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, texts: list[str]
+) -> None:
     source = tmp_path / "data.jsonl"
     source.write_text("".join(json.dumps({"body": text, "text": text[::-1]}) + "\n" for text in texts))
     arguments = ["ingest", str(source), "--out", str(tmp_path / "w"), *SMALL_CORPUS]
@@ -204,11 +243,18 @@ def test_other_field_names_are_another_corpus(capsys: pytest.CaptureFixture[str]
     assert "(fields.text differ)" in error
 
 
-def test_each_step_of_ingesting_has_its_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path) -> None:
+def test_each_step_of_ingesting_has_its_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path
+) -> None:
     """Where nobody watches, each line is shown once, at the end."""
     assert main(["ingest", str(text_folder), "--out", str(tmp_path / "w"), *SMALL_CORPUS]) == 0
     lines = capsys.readouterr().out.splitlines()
-    steps = ("✓ Reading: 40 documents, 0.0 MB", "✓ Learning a tokenizer", "✓ Cutting text into tokens", "✓ Removing duplicates")
+    steps = (
+        "✓ Reading: 40 documents, 0.0 MB",
+        "✓ Learning a tokenizer",
+        "✓ Cutting text into tokens",
+        "✓ Removing duplicates",
+    )
     for line, step in zip(lines, steps, strict=False):
         assert line.startswith(step)
         assert "100%" in line
@@ -220,7 +266,9 @@ def test_doctor_wants_a_corpus(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert "holds no finished stage of a corpus" in error
 
 
-def test_doctor_finds_and_mends_a_broken_file(capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path) -> None:
+def test_doctor_finds_and_mends_a_broken_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path
+) -> None:
     arguments = ["ingest", str(text_folder), "--out", str(tmp_path / "w"), *SMALL_CORPUS]
     assert main(arguments) == 0
     assert main(["doctor", "--work", str(tmp_path / "w")]) == 0

@@ -26,13 +26,44 @@ def records(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_json_lines_tell_mode_number_neighbours_and_log_probs(capsys: pytest.CaptureFixture[str], work: str) -> None:
-    found = records(capsys, work, "The licence permits", "--tokens", "12", "--both", "--samples", "2", "--log-probs", "--neighbours", "3")
-    assert [(record["retrieval"], record["number"]) for record in found] == [(False, 0), (False, 1), (True, 0), (True, 1)]
+def test_json_lines_tell_mode_number_neighbours_and_log_probs(
+    capsys: pytest.CaptureFixture[str], work: str
+) -> None:
+    found = records(
+        capsys,
+        work,
+        "The licence permits",
+        "--tokens",
+        "12",
+        "--both",
+        "--samples",
+        "2",
+        "--log-probs",
+        "--neighbours",
+        "3",
+    )
+    assert [(record["retrieval"], record["number"]) for record in found] == [
+        (False, 0),
+        (False, 1),
+        (True, 0),
+        (True, 1),
+    ]
     assert all(len(record["log_probs"]) == 12 for record in found)
-    assert [len(chunk["neighbours"]) for chunk in found[2]["chunks"][:-1]] == [3] * (len(found[2]["chunks"]) - 1)
+    assert [len(chunk["neighbours"]) for chunk in found[2]["chunks"][:-1]] == [3] * (
+        len(found[2]["chunks"]) - 1
+    )
     assert found == records(
-        capsys, work, "The licence permits", "--tokens", "12", "--both", "--samples", "2", "--log-probs", "--neighbours", "3"
+        capsys,
+        work,
+        "The licence permits",
+        "--tokens",
+        "12",
+        "--both",
+        "--samples",
+        "2",
+        "--log-probs",
+        "--neighbours",
+        "3",
     )
 
 
@@ -48,7 +79,10 @@ def test_the_prompt_comes_from_a_file_or_standard_input(
 
 def test_a_page_shows_off_and_on(capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    assert main(["sample", work, "The licence permits anyone", "--tokens", "20", "--both", "--html", str(page)]) == 0
+    assert (
+        main(["sample", work, "The licence permits anyone", "--tokens", "20", "--both", "--html", str(page)])
+        == 0
+    )
     assert "page" in capsys.readouterr().out
     text = page.read_text()
     assert "retrieval off" in text
@@ -62,14 +96,26 @@ def test_a_baseline_is_sampled_without_its_datastore(capsys: pytest.CaptureFixtu
     assert not any(chunk["neighbours"] for chunk in record["chunks"])
 
 
-def test_standard_input_that_is_no_text_is_one_line(capsys: pytest.CaptureFixture[str], work: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_that_is_no_text_is_one_line(
+    capsys: pytest.CaptureFixture[str], work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"words \xff\xfe"), encoding="utf-8"))
     assert main(["sample", work, "-"]) == 1
     assert "standard input is not UTF-8" in capsys.readouterr().err
 
 
 def test_given_passages(capsys: pytest.CaptureFixture[str], work: str) -> None:
-    (record,) = records(capsys, work, "The licence permits anyone to", "--passages", "one text", "another", "a third", "--tokens", "3")
+    (record,) = records(
+        capsys,
+        work,
+        "The licence permits anyone to",
+        "--passages",
+        "one text",
+        "another",
+        "a third",
+        "--tokens",
+        "3",
+    )
     assert [n["title"] for n in record["chunks"][0]["neighbours"]] == ["passage 1", "passage 2", "passage 3"]
 
 
@@ -94,7 +140,9 @@ def test_given_passages(capsys: pytest.CaptureFixture[str], work: str) -> None:
         (["a\udc80"], "half a surrogate pair"),
     ],
 )
-def test_bad_requests_get_one_clear_line(capsys: pytest.CaptureFixture[str], work: str, arguments: list[str], message: str) -> None:
+def test_bad_requests_get_one_clear_line(
+    capsys: pytest.CaptureFixture[str], work: str, arguments: list[str], message: str
+) -> None:
     assert main(["sample", work, *arguments]) == 1
     error = capsys.readouterr().err
     assert message in error

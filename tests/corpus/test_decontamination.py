@@ -12,7 +12,10 @@ from retro.errors import ConfigError
 
 def test_ngrams_of_a_short_text_are_itself() -> None:
     def grams(*tokens: int) -> set[tuple[int, ...]]:
-        return {tuple(np.frombuffer(gram, dtype=np.uint32).tolist()) for gram in ngrams(np.array(tokens, dtype=np.uint32), 3)}
+        return {
+            tuple(np.frombuffer(gram, dtype=np.uint32).tolist())
+            for gram in ngrams(np.array(tokens, dtype=np.uint32), 3)
+        }
 
     assert grams(1, 2, 3, 4, 1, 2, 3) == {(1, 2, 3), (2, 3, 4), (3, 4, 1), (4, 1, 2)}
     assert grams(1, 2, 3) == {(1, 2, 3)}
@@ -32,10 +35,21 @@ def test_finds_exactly_the_documents_at_or_above_the_threshold(threshold: float)
     held_out = [[rng.randrange(50) for _ in range(200)] for _ in range(5)]
     documents = []
     for original in held_out:
-        for cut in (0, 5, 20, 22, 23, 60, 170, 184):  # 20 to 23 tokens of 200 lie around a Jaccard similarity of 0.8
+        for cut in (
+            0,
+            5,
+            20,
+            22,
+            23,
+            60,
+            170,
+            184,
+        ):  # 20 to 23 tokens of 200 lie around a Jaccard similarity of 0.8
             documents.append(original[cut:] + [rng.randrange(50) for _ in range(cut // 4)])
     expected = {
-        number for number, document in enumerate(documents) if max(similarity(document, original, 13) for original in held_out) >= threshold
+        number
+        for number, document in enumerate(documents)
+        if max(similarity(document, original, 13) for original in held_out) >= threshold
     }
     found = find_contaminated(documents, held_out, 13, threshold)
     assert {entry.document for entry in found} == expected
@@ -47,7 +61,9 @@ def test_finds_exactly_the_documents_at_or_above_the_threshold(threshold: float)
 
 def planted(rng: np.random.Generator, num_ngrams: int, common: int) -> tuple[list[int], list[int]]:
     """Two documents with `num_ngrams` distinct 13-grams each, of which `common` are shared and lie anywhere in both."""
-    tokens = rng.choice(1 << 20, 4 * num_ngrams, replace=False).tolist()  # no token twice: no n-gram by accident
+    tokens = rng.choice(
+        1 << 20, 4 * num_ngrams, replace=False
+    ).tolist()  # no token twice: no n-gram by accident
     shared, rest = tokens[: common + 12], tokens[common + 12 :]
     documents = []
     for _ in range(2):
@@ -70,8 +86,12 @@ def test_near_duplicates_from_070_to_095_are_found_from_the_threshold_on() -> No
     assert min(exact) < 0.71
     assert max(exact) > 0.94
     found = find_contaminated([document for document, _ in pairs], [original for _, original in pairs])
-    assert [entry.document for entry in found] == [number for number, value in enumerate(exact) if value >= 0.8]
-    assert all(entry.held_out == entry.document and entry.similarity == exact[entry.document] for entry in found)
+    assert [entry.document for entry in found] == [
+        number for number, value in enumerate(exact) if value >= 0.8
+    ]
+    assert all(
+        entry.held_out == entry.document and entry.similarity == exact[entry.document] for entry in found
+    )
 
 
 def test_the_closest_held_out_document_is_named() -> None:
@@ -110,7 +130,11 @@ def test_documents_are_read_once_and_let_go() -> None:
 
     def stream() -> Iterator[NDArray[np.uint32]]:
         for number in range(150):
-            document = held_out[number % 3].copy() if number >= 147 else rng.integers(0, 60_000, 4000).astype(np.uint32)
+            document = (
+                held_out[number % 3].copy()
+                if number >= 147
+                else rng.integers(0, 60_000, 4000).astype(np.uint32)
+            )
             seen.append(weakref.ref(document))
             alive.append(sum(reference() is not None for reference in seen))
             yield document

@@ -12,20 +12,23 @@ import pytest
 
 from retro.config import CorpusConfig
 from retro.corpus.documents import Document, split_of
-from retro.corpus.ingest import Corpus
-from retro.corpus.sentencepiece import END_ID
+from retro.corpus.pack import Corpus
 from retro.corpus.text import TextStore, read_shard
-from retro.corpus.tokenizer import Tokenizer
-from retro.corpus.tokenizer_sample import sample_text
+from retro.corpus.tokenizers.sample import sample_text
+from retro.corpus.tokenizers.sentencepiece import END_ID
+from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError, DataError
-from retro.executor import LocalExecutor
+from retro.stages.executor import LocalExecutor
 from retro.workspace import Workspace
 
 CONFIG = CorpusConfig(vocab_size=320, valid_fraction=0.2, test_fraction=0.2)
 
 
 def write_jsonl(texts: list[str], path: Path) -> Path:
-    rows = [{"id": str(number), "text": text, "title": f"T{number}", "source": "test"} for number, text in enumerate(texts)]
+    rows = [
+        {"id": str(number), "text": text, "title": f"T{number}", "source": "test"}
+        for number, text in enumerate(texts)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -62,11 +65,18 @@ def test_stores_hold_every_document_exactly(texts: list[str], tmp_path: Path) ->
     assert sorted(seen) == sorted(map(str, range(len(texts))))
 
 
-def test_duplicates_and_near_duplicates_of_held_out_documents_leave_the_training_set(texts: list[str], tmp_path: Path) -> None:
-    held_out = next(number for number in range(len(texts)) if drawn(number) == "test" and len(texts[number]) > 400)
+def test_duplicates_and_near_duplicates_of_held_out_documents_leave_the_training_set(
+    texts: list[str], tmp_path: Path
+) -> None:
+    held_out = next(
+        number for number in range(len(texts)) if drawn(number) == "test" and len(texts[number]) > 400
+    )
     copies = [texts[held_out], *(texts[held_out] + f"{number}" for number in range(1, 20))]
     corpus = make([*texts, *copies], tmp_path)
-    removed = {row["document"]: row for row in json.loads((tmp_path / "work" / "tokens" / "removed.json").read_text())}
+    removed = {
+        row["document"]: row
+        for row in json.loads((tmp_path / "work" / "tokens" / "removed.json").read_text())
+    }
     exact = str(len(texts))
     assert removed[exact]["reason"] == "duplicate"
     assert removed[exact]["matches"] == str(held_out)
@@ -86,10 +96,16 @@ def test_ingesting_again_reuses_and_other_text_is_refused(texts: list[str], tmp_
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
-def test_workers_and_shards_do_not_change_the_tokens(texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_and_shards_do_not_change_the_tokens(
+    texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = make(texts, tmp_path)
     monkeypatch.setattr("retro.corpus.text.SHARD_BYTES", 1500)
     results = []
@@ -102,7 +118,9 @@ def test_workers_and_shards_do_not_change_the_tokens(texts: list[str], tmp_path:
     assert np.array_equal(Corpus.open(tmp_path / "1" / "tokens").train.tokens, whole.train.tokens)
 
 
-def test_a_broken_shard_is_made_again_alone(texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_shard_is_made_again_alone(
+    texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("retro.corpus.text.SHARD_BYTES", 1500)
     make(texts, tmp_path)
     work = Workspace(tmp_path / "work", LocalExecutor(1))
@@ -132,13 +150,18 @@ def test_records_that_cannot_be_read_are_listed_or_fatal(texts: list[str], tmp_p
     assert work.skipped() == 2
     listed = json.loads((tmp_path / "work" / "skipped.json").read_text())
     assert listed["skipped"] == 2
-    assert [row[0].endswith(f"line {line}") for row, line in zip(listed["first"], (41, 42), strict=True)] == [True, True]
+    assert [row[0].endswith(f"line {line}") for row, line in zip(listed["first"], (41, 42), strict=True)] == [
+        True,
+        True,
+    ]
 
 
 def test_a_sample_for_the_tokenizer_is_even_and_bounded(texts: list[str], tmp_path: Path) -> None:
     make(texts, tmp_path)
     text = TextStore.open(tmp_path / "work" / "text")
-    training = [document for shard in text.shards for document in read_shard(shard) if document.split == "train"]
+    training = [
+        document for shard in text.shards for document in read_shard(shard) if document.split == "train"
+    ]
     assert [d.id for d in sample_text(text, 1 << 30)] == [d.id for d in training]
     half = list(sample_text(text, sum(len(d.text.encode()) for d in training) // 2))
     assert 0 < len(half) < len(training)
@@ -184,7 +207,9 @@ def test_ten_kills_leave_the_result_byte_for_byte(texts: list[str], tmp_path: Pa
 
     def start(folder: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", INGEST, "ingest", str(source), "--out", str(folder), *options]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        return subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
 
     started = time.monotonic()
     assert start(tmp_path / "unbroken").wait() == 0

@@ -40,7 +40,9 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def links_of(graph: LinkGraph, title: str) -> set[str]:
     number = graph.article(title)
-    targets = [graph.titles[target] for target in graph.targets[graph.offsets[number] : graph.offsets[number + 1]]]
+    targets = [
+        graph.titles[target] for target in graph.targets[graph.offsets[number] : graph.offsets[number + 1]]
+    ]
     assert len(targets) == len(set(targets))
     return set(targets)
 
@@ -53,7 +55,11 @@ def test_links_lead_over_redirects_to_articles_only(dump: Path) -> None:
     assert links_of(graph, "Insect") == {"Leaf", "AT&T"}
     assert links_of(graph, "Bee hive") == {"Honey bee", "2001: A Space Odyssey", "Ant"}
     assert links_of(graph, "Leaf") == {"Ant"}
-    assert [links_of(graph, title) for title in ("Honey bee", "AT&T", "2001: A Space Odyssey")] == [set(), set(), set()]
+    assert [links_of(graph, title) for title in ("Honey bee", "AT&T", "2001: A Space Odyssey")] == [
+        set(),
+        set(),
+        set(),
+    ]
     assert graph.titles[graph.article("hexapod")] == "Leaf"
     assert graph.article("Round") == -1
 
@@ -69,20 +75,39 @@ def test_distances_by_hand(dump: Path) -> None:
 
 def test_distances_equal_a_plain_search_on_a_random_graph() -> None:
     rng = np.random.default_rng(0)
-    links = [sorted(set(rng.integers(0, 60, size=rng.integers(0, 4)).tolist()) - {node}) for node in range(60)]
+    links = [
+        sorted(set(rng.integers(0, 60, size=rng.integers(0, 4)).tolist()) - {node}) for node in range(60)
+    ]
     offsets = np.cumsum([0, *map(len, links)])
-    graph = LinkGraph([str(n) for n in range(60)], {}, offsets, np.array([target for row in links for target in row]))
+    graph = LinkGraph(
+        [str(n) for n in range(60)], {}, offsets, np.array([target for row in links for target in row])
+    )
     for source in range(60):
         expected, frontier = {source: 0}, [source]
         while frontier:
-            reached = [(target, expected[node] + 1) for node in frontier for target in links[node] if target not in expected]
+            reached = [
+                (target, expected[node] + 1)
+                for node in frontier
+                for target in links[node]
+                if target not in expected
+            ]
             frontier = list(dict(reached))
             expected |= dict(reached)
-        assert graph.distances(source, np.arange(60)).tolist() == [expected.get(node, -1) for node in range(60)]
+        assert graph.distances(source, np.arange(60)).tolist() == [
+            expected.get(node, -1) for node in range(60)
+        ]
 
 
 @pytest.mark.parametrize(
-    ("title", "normal"), [("ant", "Ant"), (" ant__hill_ ", "Ant hill"), ("élan", "Élan"), ("AT&amp;T", "AT&T"), ("iPod", "IPod"), ("", "")]
+    ("title", "normal"),
+    [
+        ("ant", "Ant"),
+        (" ant__hill_ ", "Ant hill"),
+        ("élan", "Élan"),
+        ("AT&amp;T", "AT&T"),
+        ("iPod", "IPod"),
+        ("", ""),
+    ],
 )
 def test_titles_are_compared_as_mediawiki_does(title: str, normal: str) -> None:
     assert normal_title(title) == normal

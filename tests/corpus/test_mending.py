@@ -8,9 +8,9 @@ import pytest
 
 from retro.cli.main import main
 from retro.config import CorpusConfig
-from retro.corpus.workspace import CorpusWorkspace
+from retro.corpus.ingest import CorpusWorkspace
 from retro.errors import ArtifactError
-from retro.executor import LocalExecutor
+from retro.stages.executor import LocalExecutor
 
 CONFIG = CorpusConfig(vocab_size=320, valid_fraction=0.2, test_fraction=0.2)
 OPTIONS = ["--vocab-size", "320", "--valid-fraction", "0.2", "--test-fraction", "0.2", "--workers", "1"]
@@ -45,11 +45,19 @@ def work(finished: Path, tmp_path: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def times(folder: Path) -> dict[str, int]:
-    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.stat().st_mtime_ns
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def damage(file: Path, how: str) -> None:
@@ -76,7 +84,10 @@ def test_a_damaged_file_is_found_named_and_made_again(
     assert main(["doctor", "--work", str(work)]) == 0
     assert contents(work) == before
     stage = str(Path(name).parent)
-    touched = {path for path, when in times(work).items() if when != then[path]} - {f"{stage}/manifest.json", "tokens/removed.json"}
+    touched = {path for path, when in times(work).items() if when != then[path]} - {
+        f"{stage}/manifest.json",
+        "tokens/removed.json",
+    }
     assert touched <= SHARDS.get(name, {path for path in before if path.startswith(stage)})
     assert name in touched
 
@@ -91,7 +102,9 @@ def test_two_stages_can_be_broken_at_once(work: Path, text_folder: Path) -> None
 
 
 @pytest.mark.parametrize("change", ["text", "time", "more"])
-def test_a_source_that_changed_meanwhile_is_refused(work: Path, text_folder: Path, tmp_path: Path, change: str) -> None:
+def test_a_source_that_changed_meanwhile_is_refused(
+    work: Path, text_folder: Path, tmp_path: Path, change: str
+) -> None:
     """A shard of other text must not come to stand among the old ones."""
     source = Path(shutil.copytree(text_folder, tmp_path / "texts"))
     shutil.rmtree(work)
@@ -106,6 +119,8 @@ def test_a_source_that_changed_meanwhile_is_refused(work: Path, text_folder: Pat
     else:
         (source / "99.txt").write_text("one more")
     kept = contents(work / "text.partial")
-    with pytest.raises(ArtifactError, match=r"text.partial was made with other settings or inputs \(.*texts differ\)"):
+    with pytest.raises(
+        ArtifactError, match=r"text.partial was made with other settings or inputs \(.*texts differ\)"
+    ):
         workspace.ingest([str(source)], CONFIG)
     assert contents(work / "text.partial") == kept

@@ -37,7 +37,9 @@ def test_impossible_parameters_are_refused(threshold: float, probability: float)
 @pytest.mark.parametrize("n", [1, 2, 4, 13])
 def test_equal_ngrams_and_only_they_have_equal_hashes(n: int) -> None:
     rng = np.random.default_rng(n)
-    documents = [rng.integers(0, 3, length).astype(np.uint32) for length in (40, 0, 2, 4, 1, 3, 60, 13, 12, 1, 0)]
+    documents = [
+        rng.integers(0, 3, length).astype(np.uint32) for length in (40, 0, 2, 4, 1, 3, 60, 13, 12, 1, 0)
+    ]
     hashes, offsets = ngram_hashes(documents, n)
     assert offsets.tolist() == [0, 40, 40, 42, 46, 47, 50, 110, 123, 135, 136, 136]
     pairs: set[tuple[tuple[int, ...], int]] = set()
@@ -45,7 +47,13 @@ def test_equal_ngrams_and_only_they_have_equal_hashes(n: int) -> None:
         for start in range(len(document)):
             first = max(0, min(start, len(document) - n))  # the last tokens stand for the last n-gram
             pairs.add((tuple(document[first : first + n].tolist()), int(hashes[begin + start])))
-    assert len(pairs) == len({gram for gram, _ in pairs}) == len({value for _, value in pairs}) <= len(hashes) == 136
+    assert (
+        len(pairs)
+        == len({gram for gram, _ in pairs})
+        == len({value for _, value in pairs})
+        <= len(hashes)
+        == 136
+    )
 
 
 @pytest.mark.parametrize("union", [10, 50, 400])

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from retro.corpus.mixture import BLOCK, MASSIVE_TEXT, PERIOD, Mixture, permuted
 from retro.errors import ConfigError
 
-DRAWS = [("web", 103, 0), ("web", 364, 0), ("web", 144, 0), ("web", 898, 0), ("code", 0, 10), ("web", 325, 550_000_000)]
+DRAWS = [
+    ("web", 103, 0),
+    ("web", 364, 0),
+    ("web", 144, 0),
+    ("web", 898, 0),
+    ("code", 0, 10),
+    ("web", 325, 550_000_000),
+]
 WEIGHTS = st.lists(st.one_of(st.just(0.0), st.floats(1e-5, 1.0)), min_size=1, max_size=6).filter(any)
 
 
@@ -82,7 +89,9 @@ def test_rare_sources_come_at_all() -> None:
 def test_observed_counts_what_is_drawn(start: int, length: int) -> None:
     made = mixture([0.2, 0.0, 0.7, 0.1])
     counts = Counter(made[step].source for step in range(start, start + length))
-    assert made.observed(start, start + length) == {source: counts[source] / length for source in made.sources}
+    assert made.observed(start, start + length) == {
+        source: counts[source] / length for source in made.sources
+    }
 
 
 def test_each_index_comes_once_an_epoch() -> None:
@@ -127,7 +136,9 @@ def test_permutations_are_even() -> None:
         ({"a": 1.0}, {"a": 0}, "has 0 documents"),
     ],
 )
-def test_impossible_mixtures_are_refused(weights: dict[str, float], sizes: dict[str, int], message: str) -> None:
+def test_impossible_mixtures_are_refused(
+    weights: dict[str, float], sizes: dict[str, int], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         Mixture(weights, sizes, 0)
 

@@ -13,7 +13,14 @@ def document(id: str, title: str = "") -> Document:
 
 def test_titles_match_in_any_of_their_forms() -> None:
     names = names_of(["Lockheed AC @-@ 130", "Iron_Man", "Cafe\u0301", "Ocean 's 11"])
-    for title in ("Lockheed AC-130", "Iron Man", "Iron_Man", "Caf\u00e9", "Ocean's 11", "Lockheed AC @-@ 130"):
+    for title in (
+        "Lockheed AC-130",
+        "Iron Man",
+        "Iron_Man",
+        "Caf\u00e9",
+        "Ocean's 11",
+        "Lockheed AC @-@ 130",
+    ):
         assert matches_names(document("1", title), names), title
     for title in ("Lockheed AC 130", "Iron man", "Cafe", "Oceans 11", "Iron", ""):
         assert not matches_names(document("1", title), names), title
@@ -39,7 +46,9 @@ def test_a_file_has_one_name_a_line(tmp_path: Path) -> None:
     assert read_names(path) == {"Robert Boulter", "RobertBoulter", "Du Fu", "DuFu", "# 1", "#1"}
 
 
-@pytest.mark.parametrize(("content", "message"), [(None, "does not exist"), (b"\n \n", "no names"), (b"a\n\xff\n", "byte 2")])
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "does not exist"), (b"\n \n", "no names"), (b"a\n\xff\n", "byte 2")]
+)
 def test_unusable_files_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "names.txt"
     if content is not None:

@@ -12,7 +12,9 @@ VOCAB = 31
 
 
 def small_config(**changes: Any) -> ModelConfig:
-    encoder = EncoderConfig(d_model=6, num_layers=2, num_heads=2, head_dim=5, ffw_dim=12, cross_attention_layers=(1,))
+    encoder = EncoderConfig(
+        d_model=6, num_layers=2, num_heads=2, head_dim=5, ffw_dim=12, cross_attention_layers=(1,)
+    )
     settings: dict[str, Any] = {
         "vocab_size": VOCAB,
         "d_model": 8,
@@ -38,7 +40,9 @@ def small_model(seed: int = 0, dtype: torch.dtype = torch.float64, **changes: An
     return model.eval()
 
 
-def random_inputs(config: ModelConfig, batch: int, seq_len: int, k: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def random_inputs(
+    config: ModelConfig, batch: int, seq_len: int, k: int, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens, neighbours with padded ends, and a mask with some neighbours missing."""
     generator = torch.Generator().manual_seed(seed)
     num_chunks, r = seq_len // config.chunk_len, config.retrieved_len

@@ -22,7 +22,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "every layer": {"cross_attention_layers": (1, 2, 3)},
     "unconditioned": {"encoder": EncoderConfig(num_layers=2, cross_attention_layers=(), **ENCODER)},
     "deep encoder": {"encoder": EncoderConfig(num_layers=3, cross_attention_layers=(1, 3), **ENCODER)},
-    "shared embeddings": {"share_embeddings": True, "encoder": EncoderConfig(num_layers=1, **{**ENCODER, "d_model": 8})},
+    "shared embeddings": {
+        "share_embeddings": True,
+        "encoder": EncoderConfig(num_layers=1, **{**ENCODER, "d_model": 8}),
+    },
     "no positions": {"cross_attention_positions": False},
     "neighbour only": {"retrieved": "neighbour"},
     "continuation only": {"retrieved": "continuation"},
@@ -33,13 +36,24 @@ MODELS = {kind: small_model(**changes) for kind, changes in KINDS.items()}
 
 
 def decode(
-    model: Retro, tokens: Tensor, prompt_lens: Sequence[int], neighbours: Tensor | None = None, mask: Tensor | None = None, window: int = 0
+    model: Retro,
+    tokens: Tensor,
+    prompt_lens: Sequence[int],
+    neighbours: Tensor | None = None,
+    mask: Tensor | None = None,
+    window: int = 0,
 ) -> list[Tensor]:
     """For every sequence its logits from the prompt's last position on, prefilled together and then fed one token a step."""
     m, length = model.config.chunk_len, tokens.shape[1]
     decoding, longest = Decoding(model, window), max(prompt_lens) // m
-    given_now = (None, None) if neighbours is None else (neighbours[:, :longest], None if mask is None else mask[:, :longest])
-    logits = decoding.prefill([row[:n].tolist() for row, n in zip(tokens, prompt_lens, strict=True)], *given_now)
+    given_now = (
+        (None, None)
+        if neighbours is None
+        else (neighbours[:, :longest], None if mask is None else mask[:, :longest])
+    )
+    logits = decoding.prefill(
+        [row[:n].tolist() for row, n in zip(tokens, prompt_lens, strict=True)], *given_now
+    )
     collected, alive = [[row] for row in logits], list(range(len(tokens)))
     while True:
         going = [place for place, row in enumerate(alive) if decoding.tokens.lengths[place] < length]
@@ -64,7 +78,9 @@ def check(model: Retro, prompt_lens: list[int], length: int, k: int, seed: int, 
     given_all = (None, None) if off or not model.config.uses_retrieval else (neighbours, mask)
     with torch.no_grad():
         full = model(tokens, *given_all)
-    for row, (logits, prompt_len) in enumerate(zip(decode(model, tokens, prompt_lens, *given_all), prompt_lens, strict=True)):
+    for row, (logits, prompt_len) in enumerate(
+        zip(decode(model, tokens, prompt_lens, *given_all), prompt_lens, strict=True)
+    ):
         if prompt_len:
             torch.testing.assert_close(logits[0], full[row, prompt_len - 1], rtol=0, atol=1e-10)
         torch.testing.assert_close(logits[1:], full[row, prompt_len:], rtol=0, atol=1e-10)
@@ -88,7 +104,9 @@ def test_retrieval_off() -> None:
     prompt_lens=st.lists(st.integers(0, 10), min_size=1, max_size=4),
     seed=st.integers(0, 100),
 )
-def test_any_batch_equals_the_full_forward(kind: str, k: int, length: int, prompt_lens: list[int], seed: int) -> None:
+def test_any_batch_equals_the_full_forward(
+    kind: str, k: int, length: int, prompt_lens: list[int], seed: int
+) -> None:
     check(MODELS[kind], [min(n, length) for n in prompt_lens], length, k, seed)
 
 
@@ -111,7 +129,9 @@ def test_a_retrofitted_baseline() -> None:
     tokens, neighbours, mask = random_inputs(model.config, 1, 13, 2)
     with torch.no_grad():
         full, plain = model(tokens, neighbours, mask), baseline(tokens)
-    torch.testing.assert_close(decode(model, tokens, [5], neighbours, mask)[0], full[0, 4:], rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        decode(model, tokens, [5], neighbours, mask)[0], full[0, 4:], rtol=0, atol=1e-10
+    )
     torch.testing.assert_close(decode(model, tokens, [5])[0], plain[0, 4:], rtol=0, atol=1e-10)
 
 
@@ -124,7 +144,9 @@ def test_padding_within_a_sequence_is_not_attended() -> None:
     real = tokens != model.config.pad_id
     for row, logits in enumerate(decode(model, tokens, [3, 5], neighbours, mask)):
         start = (3, 5)[row]
-        torch.testing.assert_close(logits[1:][real[row, start:]], full[row, start:][real[row, start:]], rtol=0, atol=1e-10)
+        torch.testing.assert_close(
+            logits[1:][real[row, start:]], full[row, start:][real[row, start:]], rtol=0, atol=1e-10
+        )
 
 
 def test_fewer_neighbours_later_and_more_again() -> None:
@@ -154,11 +176,17 @@ def test_one_prompt_goes_on_in_several_ways() -> None:
     decoding.prefill([tokens[0, :6].tolist()], neighbours[:1, :1], mask[:1, :1])
     decoding.select([0, 0])
     for position in range(6, 12):
-        found = (neighbours[:, position // 4], mask[:, position // 4]) if decoding.completing else (None, None)
-        torch.testing.assert_close(decoding.step(tokens[:, position].tolist(), *found), full[:, position], rtol=0, atol=1e-10)
+        found = (
+            (neighbours[:, position // 4], mask[:, position // 4]) if decoding.completing else (None, None)
+        )
+        torch.testing.assert_close(
+            decoding.step(tokens[:, position].tolist(), *found), full[:, position], rtol=0, atol=1e-10
+        )
 
 
-def test_a_window_that_covers_all_is_exact_and_a_small_one_sees_its_last_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_that_covers_all_is_exact_and_a_small_one_sees_its_last_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("retro.model.token_cache.SMALLEST", 2)
     model = small_model(num_layers=1, cross_attention_layers=())
     tokens, _, _ = random_inputs(model.config, 1, 40, 1)
@@ -177,7 +205,9 @@ def test_a_windowed_cache_stays_small_and_keeps_the_chunk_grid(monkeypatch: pyte
     inputs = random_inputs(model.config, 1, 30, 2)
     unmoved = decode(model, inputs[0], [1], *inputs[1:], window=6)[0]
     monkeypatch.setattr("retro.model.token_cache.SMALLEST", 2)
-    torch.testing.assert_close(decode(model, inputs[0], [1], *inputs[1:], window=6)[0], unmoved, rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        decode(model, inputs[0], [1], *inputs[1:], window=6)[0], unmoved, rtol=0, atol=1e-10
+    )
     decoding = Decoding(model, window=6)
     decoding.prefill([[1]])
     for _ in range(20):

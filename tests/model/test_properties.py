@@ -21,7 +21,11 @@ def probe(model: Retro, position: int, seq_len: int = 11) -> tuple[torch.Tensor,
     def capture(_module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
         captured.append(output)
 
-    handles = [table.register_forward_hook(capture) for table in (model.embedding, model.encoder_embedding) if table is not None]
+    handles = [
+        table.register_forward_hook(capture)
+        for table in (model.embedding, model.encoder_embedding)
+        if table is not None
+    ]
     logits = model(tokens, neighbours)
     for handle in handles:
         handle.remove()
@@ -57,7 +61,11 @@ def test_cross_attention_distances_run_from_the_chunk_start() -> None:
         operator.attention.value.weight.copy_(torch.tensor([[1.0, 0.0]]))
         operator.attention.out.weight.copy_(torch.tensor([[1.0], [0.0]]))
     encoded = torch.randn(1, 1, 2, 2 * m, width, dtype=torch.float64)
-    output = operator(torch.zeros(1, 2 * m - 1, width, dtype=torch.float64), encoded, torch.ones(1, 1, 2, 2 * m, dtype=torch.bool))
+    output = operator(
+        torch.zeros(1, 2 * m - 1, width, dtype=torch.float64),
+        encoded,
+        torch.ones(1, 1, 2, 2 * m, dtype=torch.bool),
+    )
     positions = torch.arange(2 * m, dtype=torch.float64)
     for row, query_position in enumerate(range(m - 1, 2 * m - 1)):
         weights = torch.cat([torch.cos(query_position - positions)] * 2).softmax(0)
@@ -80,7 +88,10 @@ def test_order_of_neighbours_does_not_matter(variant: str) -> None:
     tokens, neighbours, mask = random_inputs(model.config, batch=2, seq_len=12, k=3)
     order = torch.tensor([2, 0, 1])
     torch.testing.assert_close(
-        model(tokens, neighbours, mask), model(tokens, neighbours[:, :, order], mask[:, :, order]), rtol=0, atol=1e-12
+        model(tokens, neighbours, mask),
+        model(tokens, neighbours[:, :, order], mask[:, :, order]),
+        rtol=0,
+        atol=1e-12,
     )
 
 
@@ -92,7 +103,10 @@ def test_masked_neighbours_change_nothing(variant: str) -> None:
     noise = torch.randint_like(neighbours, 1, 31)
     replaced = torch.where(mask[..., None], neighbours, noise)
     assert torch.equal(model(tokens, neighbours, mask), model(tokens, replaced, mask))
-    assert not torch.equal(model(tokens, neighbours, mask), model(tokens, noise, mask)) or model.config.quiet_start
+    assert (
+        not torch.equal(model(tokens, neighbours, mask), model(tokens, noise, mask))
+        or model.config.quiet_start
+    )
     fewer = model(tokens, neighbours[:, :, :1], mask[:, :, :1])
     only_first = model(tokens, neighbours, mask & (torch.arange(3) == 0))
     torch.testing.assert_close(fewer, only_first, rtol=0, atol=1e-12)
@@ -124,7 +138,9 @@ def test_no_neighbour_at_all_is_exactly_retrieval_off() -> None:
 def test_retrieval_off_is_the_plain_decoder() -> None:
     model = small_model()
     baseline = Retro(model.config.baseline()).double()
-    baseline.load_state_dict({key: value for key, value in model.state_dict().items() if key in baseline.state_dict()})
+    baseline.load_state_dict(
+        {key: value for key, value in model.state_dict().items() if key in baseline.state_dict()}
+    )
     tokens, _, _ = random_inputs(model.config, batch=2, seq_len=11, k=2)
     assert torch.equal(model(tokens), baseline(tokens))
 

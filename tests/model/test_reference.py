@@ -13,10 +13,14 @@ VARIANTS = {
     "paper": {},
     "shared embeddings": {"share_embeddings": True, "d_model": 6},
     "no query conditioning": {
-        "encoder": EncoderConfig(d_model=6, num_layers=1, num_heads=2, head_dim=5, ffw_dim=12, cross_attention_layers=())
+        "encoder": EncoderConfig(
+            d_model=6, num_layers=1, num_heads=2, head_dim=5, ffw_dim=12, cross_attention_layers=()
+        )
     },
     "conditioned twice": {
-        "encoder": EncoderConfig(d_model=6, num_layers=2, num_heads=1, head_dim=4, ffw_dim=8, cross_attention_layers=(1, 2))
+        "encoder": EncoderConfig(
+            d_model=6, num_layers=2, num_heads=1, head_dim=4, ffw_dim=8, cross_attention_layers=(1, 2)
+        )
     },
     "no cross-attention positions": {"cross_attention_positions": False},
     "every layer": {"cross_attention_layers": (1, 2, 3)},
@@ -25,7 +29,9 @@ VARIANTS = {
     "quiet start": {"quiet_start": True},
     "neighbours only": {"retrieved": "neighbour"},
     "continuations only": {"retrieved": "continuation"},
-    "deeper encoder": {"encoder": EncoderConfig(d_model=6, num_layers=6, num_heads=2, head_dim=5, ffw_dim=12)},
+    "deeper encoder": {
+        "encoder": EncoderConfig(d_model=6, num_layers=6, num_heads=2, head_dim=5, ffw_dim=12)
+    },
     "first layer": {"cross_attention_layers": (1,)},
     "last layer": {"cross_attention_layers": (3,)},
 }
@@ -40,7 +46,11 @@ def test_equals_reference_in_float64(variant: str) -> None:
 
 
 @given(
-    seq_len=st.integers(1, 13), k=st.integers(0, 3), batch=st.integers(1, 2), chunk_len=st.sampled_from([2, 3, 4]), seed=st.integers(0, 99)
+    seq_len=st.integers(1, 13),
+    k=st.integers(0, 3),
+    batch=st.integers(1, 2),
+    chunk_len=st.sampled_from([2, 3, 4]),
+    seed=st.integers(0, 99),
 )
 @settings(max_examples=15, deadline=None)
 def test_equals_reference_over_shapes(seq_len: int, k: int, batch: int, chunk_len: int, seed: int) -> None:
@@ -67,6 +77,8 @@ def test_gradients_equal_the_reference() -> None:
     inputs = random_inputs(model.config, batch=1, seq_len=9, k=2)
     weights = torch.randn(1, 9, model.config.vocab_size, dtype=torch.float64)
     fast = torch.autograd.grad((model(*inputs) * weights).sum(), list(model.parameters()))
-    slow = torch.autograd.grad((reference_logits(model, *inputs) * weights).sum(), list(model.parameters()), allow_unused=True)
+    slow = torch.autograd.grad(
+        (reference_logits(model, *inputs) * weights).sum(), list(model.parameters()), allow_unused=True
+    )
     for (name, _), a, b in zip(model.named_parameters(), fast, slow, strict=True):
         torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b, rtol=0, atol=1e-9, msg=name)

@@ -6,14 +6,17 @@ import pytest
 import torch
 
 from retro.errors import DataError
+from retro.generation.search import Passage
 from retro.questions.batches import QuestionBatches
 from retro.questions.examples import Question
 from retro.questions.format import Format
-from retro.sampling.search import Passage
 from retro.training.batches import Batches
 from retro.workspace import Workspace
 
-ROWS = [Question(f"number {n}?", ("one", "two"), tuple(Passage(f"passage {p} of {n}") for p in range(n))) for n in range(7)]
+ROWS = [
+    Question(f"number {n}?", ("one", "two"), tuple(Passage(f"passage {p} of {n}") for p in range(n)))
+    for n in range(7)
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +30,11 @@ def test_an_epoch_shows_every_question_once_and_either_answer(form: Format) -> N
     epochs = [batches.documents(number) for number in range(20)]
     assert all(Counter(epoch) == Counter(repr(row.text) for row in ROWS) for epoch in epochs)
     assert epochs[0] != epochs[1]
-    drawn = Counter(form.tokenizer.decode(row[row != 0].tolist()) for number in range(20) for row in batches.rows(number, 0, 7).targets)
+    drawn = Counter(
+        form.tokenizer.decode(row[row != 0].tolist())
+        for number in range(20)
+        for row in batches.rows(number, 0, 7).targets
+    )
     assert drawn.keys() == {" one", " two"}
     named = QuestionBatches([Question("?", ("one", "two"), (), "two")], form, 8, 2)
     assert {form.tokenizer.decode(row[row != 0].tolist()) for row in named.rows(0, 0, 8).targets} == {" two"}
@@ -52,7 +59,9 @@ def test_the_first_passages_are_shown_and_missing_ones_masked(form: Format) -> N
         assert batch.neighbour_mask[row, -1].sum() == min(number, 3)
         for place in range(min(number, 3)):
             assert f"passage {place} of {number}".startswith(
-                form.tokenizer.decode(batch.neighbours[row, -1, place].tolist()).removeprefix("title: , source: ")
+                form.tokenizer.decode(batch.neighbours[row, -1, place].tolist()).removeprefix(
+                    "title: , source: "
+                )
             )
     assert QuestionBatches(ROWS, form, 7, num_passages=0).rows(0, 0, 7).neighbours is None
 

@@ -13,7 +13,11 @@ TEXT = (
 
 def test_the_answer_stands_in_the_passage_and_not_in_the_question() -> None:
     questions = list(cloze_questions([Document(str(n), TEXT, "test", "The river") for n in range(20)]))
-    assert {answer for question in questions for answer in question.answers} >= {"Great Milton", "1823", "King Henry"}
+    assert {answer for question in questions for answer in question.answers} >= {
+        "Great Milton",
+        "1823",
+        "King Henry",
+    }
     for question in questions:
         assert holds_answer(question.passages[0], question.answers)
         assert question.answers[0].lower() not in question.text
@@ -21,7 +25,9 @@ def test_the_answer_stands_in_the_passage_and_not_in_the_question() -> None:
 
 
 def test_text_without_names_asks_nothing_and_a_seed_decides() -> None:
-    assert not list(cloze_questions([Document("a", "nothing here is a name, and nothing is a number.", "test")]))
+    assert not list(
+        cloze_questions([Document("a", "nothing here is a name, and nothing is a number.", "test")])
+    )
     documents = [Document("a", TEXT * 3, "test")]
     assert list(cloze_questions(documents, seed=1)) == list(cloze_questions(documents, seed=1))
     assert list(cloze_questions(documents, seed=1)) != list(cloze_questions(documents, seed=2))

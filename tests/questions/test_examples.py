@@ -15,7 +15,12 @@ FID = {
     "target": "Ada",
     "ctxs": [{"title": "T", "text": "one", "score": "1.5"}, {"title": "U", "text": "two", "score": "2.5"}],
 }
-DPR = {"question": "where", "answers": ["here"], "positive_ctxs": [{"title": "P", "text": "p"}], "hard_negative_ctxs": [{"text": "n"}]}
+DPR = {
+    "question": "where",
+    "answers": ["here"],
+    "positive_ctxs": [{"title": "P", "text": "p"}],
+    "hard_negative_ctxs": [{"text": "n"}],
+}
 
 
 def test_an_array_and_lines_packed_or_not_are_the_same(tmp_path: Path) -> None:
@@ -27,7 +32,10 @@ def test_an_array_and_lines_packed_or_not_are_the_same(tmp_path: Path) -> None:
     assert found[0] == found[1] == found[2]
     first, second = found[0].rows
     assert (first.text, first.answers, first.target) == ("who wrote it", ("Ada", "A. Lovelace"), "Ada")
-    assert [(p.title, p.text, p.score) for p in first.passages] == [("U", "two", 2.5), ("T", "one", 1.5)]  # by score
+    assert [(p.title, p.text, p.score) for p in first.passages] == [
+        ("U", "two", 2.5),
+        ("T", "one", 1.5),
+    ]  # by score
     assert [(p.title, p.text) for p in second.passages] == [("P", "p"), ("", "n")]  # as in the file
     assert not found[0].notes
     assert [len(row.passages) for row in read_questions(tmp_path / "lines.jsonl", 1).rows] == [1, 1]

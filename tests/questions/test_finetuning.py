@@ -10,17 +10,22 @@ from torch import nn
 
 from retro.config import FineTuningConfig, TrainingConfig
 from retro.errors import ConfigError
+from retro.generation.search import Passage
 from retro.model.retro import Retro
 from retro.questions.examples import Question
 from retro.questions.experiment import CLOSED, CLOSED_BASELINE, OPEN, SHUFFLED, run_experiment
 from retro.questions.finetuning import finetune, set_dropout
 from retro.recipes import baseline_of
-from retro.sampling.search import Passage
 from retro.training.metrics import METRICS, read_metrics
 from retro.workspace import Workspace
 from tests.workspaces import small_run, small_workspace
 
-ROWS = [Question(f"what does licence {n} permit?", (f"use {n % 3}",), (Passage(f"It permits use {n % 3}.", f"L{n}"),)) for n in range(30)]
+ROWS = [
+    Question(
+        f"what does licence {n} permit?", (f"use {n % 3}",), (Passage(f"It permits use {n % 3}.", f"L{n}"),)
+    )
+    for n in range(30)
+]
 TRAINING = TrainingConfig(
     seq_len=64, batch_size=4, num_steps=4, num_neighbours=2, warmup_steps=1, learning_rate=1e-2, min_learning_rate=1e-3, log_every=1,
     validate_every=2, validate_batches=1, checkpoint_every=2, precision="float32",
@@ -29,7 +34,10 @@ TRAINING = TrainingConfig(
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, bert: str) -> Workspace:
-    run, work = small_run(bert), small_workspace(tmp_path_factory.mktemp("questions"), text_folder, bert, ("train", "valid"))
+    run, work = (
+        small_run(bert),
+        small_workspace(tmp_path_factory.mktemp("questions"), text_folder, bert, ("train", "valid")),
+    )
     for config in (run, baseline_of(run)):
         work.train(config.name, config.model, dataclasses.replace(run.training, num_steps=2))
     return work
@@ -60,7 +68,8 @@ def test_dropout_is_the_decoder_s_only(bert: str) -> None:
     set_dropout(model, 0.25)
     fresh = Retro(dataclasses.replace(small_run(bert).model, dropout=0.25))
     found, expected = (
-        {name: module.p for name, module in each.named_modules() if isinstance(module, nn.Dropout)} for each in (model, fresh)
+        {name: module.p for name, module in each.named_modules() if isinstance(module, nn.Dropout)}
+        for each in (model, fresh)
     )
     assert found == expected
     assert set(found.values()) == {0.0, 0.25}
@@ -92,10 +101,14 @@ def test_closed_book_and_what_cannot_be(work: Workspace) -> None:
 
 
 def test_the_experiment_compares_all_ways(work: Workspace) -> None:
-    found = run_experiment(work, "small", ROWS, TRAINING, name="experiment", baseline="small-baseline", fractions=(0.3, 0.2))
+    found = run_experiment(
+        work, "small", ROWS, TRAINING, name="experiment", baseline="small-baseline", fractions=(0.3, 0.2)
+    )
     assert found.num_train + found.num_valid + found.num_test == 30
     assert list(found.comparison.scores) == [CLOSED, OPEN, SHUFFLED, CLOSED_BASELINE]
     assert found.comparison.scores[OPEN].recall.estimate == 1.0  # the gold passage is among those read
     assert found.comparison.scores[CLOSED].recall.estimate == 0.0
     assert [len(row) for row in found.comparison.rows()] == [5] * 4
-    assert json.loads((work.path / "evaluations" / "experiment.json").read_text())["num_test"] == found.num_test
+    assert (
+        json.loads((work.path / "evaluations" / "experiment.json").read_text())["num_test"] == found.num_test
+    )

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from retro.corpus.tokenizer import Tokenizer
+from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.generation.search import Passage
 from retro.model.decoding import Decoding
 from retro.model.retro import Retro
 from retro.questions.batches import make_batch
 from retro.questions.examples import Question
 from retro.questions.format import Format
-from retro.retrieval.datastore import Neighbour
-from retro.sampling.search import Passage
+from retro.retrieval.datastore.datastore import Neighbour
 from retro.training.batches import Batch
 from retro.workspace import Workspace
 from tests.model.models import VOCAB, small_model
@@ -23,8 +23,13 @@ def tokenizer(workspace: Workspace) -> Tokenizer:
 
 
 @pytest.mark.parametrize("chunk_len", [8, 64])
-@pytest.mark.parametrize("question", ["", "who?", "which of the licences permits anyone to share, copy and modify the software? " * 3])
-def test_answer_ends_a_chunk_however_long_the_question(tokenizer: Tokenizer, question: str, chunk_len: int) -> None:
+@pytest.mark.parametrize(
+    "question",
+    ["", "who?", "which of the licences permits anyone to share, copy and modify the software? " * 3],
+)
+def test_answer_ends_a_chunk_however_long_the_question(
+    tokenizer: Tokenizer, question: str, chunk_len: int
+) -> None:
     prompt = Format(tokenizer, chunk_len).prompt(question)
     written = f"question: {question} \n answer:"
     assert len(prompt) == -(-len(tokenizer.encode(written)) // chunk_len) * chunk_len
@@ -69,7 +74,9 @@ def padded_batch(extra_chunks: int = 0) -> Batch:
     return make_batch(prompts, random_tokens(6, 3, seed=3), passages, 4, 0)
 
 
-def test_answers_alone_are_predicted_and_only_from_the_last_chunk_of_the_question_on_passages_are_read() -> None:
+def test_answers_alone_are_predicted_and_only_from_the_last_chunk_of_the_question_on_passages_are_read() -> (
+    None
+):
     batch = padded_batch()
     answers = random_tokens(6, 3, seed=3)
     assert batch.tokens.shape == (2, 8 + 6 - 1)
@@ -106,7 +113,11 @@ def test_padding_by_whole_chunks_changes_nothing() -> None:
     model, batch = small_model(), padded_batch()
     before = answer_logits(model, batch)
     torch.testing.assert_close(answer_logits(model, padded_batch(extra_chunks=2)), before, rtol=0, atol=1e-12)
-    (first, _), (answer, _), row = random_tokens(1, 7), random_tokens(6, 3, seed=3), random_tokens(8, 8, seed=1)
+    (first, _), (answer, _), row = (
+        random_tokens(1, 7),
+        random_tokens(6, 3, seed=3),
+        random_tokens(8, 8, seed=1),
+    )
     alone = make_batch([[0, 0, 0, *first]], [answer], [given(*row)], 4, 0)
     torch.testing.assert_close(answer_logits(model, alone), before[:6], rtol=0, atol=1e-12)
 
@@ -129,6 +140,8 @@ def test_cached_decoding_of_padded_questions_is_the_full_forward() -> None:
     for place in range(8, 11):  # the second answer's tokens; the first one's go on over the third chunk's end
         found.append(decoding.step(batch.tokens[:, place].tolist()))
     decoding.select([0])
-    found.append(decoding.step([int(batch.tokens[0, 11])], batch.neighbours[:1, 2], batch.neighbour_mask[:1, 2]))
+    found.append(
+        decoding.step([int(batch.tokens[0, 11])], batch.neighbours[:1, 2], batch.neighbour_mask[:1, 2])
+    )
     for place, logits in enumerate(found, start=7):
         torch.testing.assert_close(logits, full[: len(logits), place], rtol=0, atol=1e-12)

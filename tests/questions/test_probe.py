@@ -18,7 +18,9 @@ def test_one_passage_tells_the_code_and_it_fits() -> None:
         assert question.text == f"what is the code of {told.title}?"
         assert len(form.prompt(question.text)) == form.chunk_len
     assert form.num_cut(questions, 4) == 0
-    assert len({question.answers for question in questions if question.text == questions[0].text}) > 1  # paired anew each time
+    assert (
+        len({question.answers for question in questions if question.text == questions[0].text}) > 1
+    )  # paired anew each time
 
 
 @pytest.mark.slow

@@ -3,11 +3,11 @@
 import pytest
 
 from retro.errors import DataError
+from retro.generation.search import Passage
 from retro.questions.answering import Answer
 from retro.questions.examples import Question
 from retro.questions.experiment import CLOSED, OPEN, compare_answers
 from retro.questions.scoring import best, exact_match, f1, holds_answer, normalise, score
-from retro.sampling.search import Passage
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,10 @@ def test_a_passage_holds_whole_words() -> None:
 
 def answers(texts: list[str]) -> list[Answer]:
     """Questions whose answer is `yes`; every other one has a passage that says so."""
-    return [Answer(Question("?", ("yes",)), text, (Passage("yes indeed"),) if number % 2 else (), 0.0) for number, text in enumerate(texts)]
+    return [
+        Answer(Question("?", ("yes",)), text, (Passage("yes indeed"),) if number % 2 else (), 0.0)
+        for number, text in enumerate(texts)
+    ]
 
 
 def test_scores_apart_by_whether_a_passage_holds_the_answer() -> None:
@@ -80,6 +83,10 @@ def test_scores_apart_by_whether_a_passage_holds_the_answer() -> None:
 def test_gains_are_paired() -> None:
     """Two ways that differ on the same questions by the same amount have no spread between them."""
     found = compare_answers({OPEN: answers(["yes"] * 8), CLOSED: answers(["no"] * 8)})
-    assert (found.gains[CLOSED].estimate, found.gains[CLOSED].low, found.gains[CLOSED].high) == (1.0, 1.0, 1.0)
+    assert (found.gains[CLOSED].estimate, found.gains[CLOSED].low, found.gains[CLOSED].high) == (
+        1.0,
+        1.0,
+        1.0,
+    )
     assert found.rows()[0][0] == OPEN
     assert found.num_questions == 8

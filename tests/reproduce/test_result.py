@@ -2,17 +2,27 @@
 
 from pathlib import Path
 
-from retro.evaluation.claims import CLAIMS, Claim, Verdict
-from retro.evaluation.intervals import Interval
+from retro.reproduce.claims import CLAIMS, Claim, Verdict
 from retro.reproduce.page import render
 from retro.reproduce.result import Figure, Result, Table, text_of
+from retro.scoring.intervals import Interval
 
 
 def a_result() -> Result:
-    table = Table("numbers", ["name", "value", "count"], [["a <b>", Interval(1.0, 0.5, 1.5), 12_345], ["c", 0.25, None]])
+    table = Table(
+        "numbers", ["name", "value", "count"], [["a <b>", Interval(1.0, 0.5, 1.5), 12_345], ["c", 0.25, None]]
+    )
     claim = Claim("on-below-off", Verdict.TOO_SMALL, "1.0 % (−0.5 to 1.5) fewer bits")
     figure = Figure("curve", "A curve.", "<svg></svg>")
-    return Result("table-x", "A title", "What the paper says", [table], [figure], [claim], {"command": "retro reproduce table-x"})
+    return Result(
+        "table-x",
+        "A title",
+        "What the paper says",
+        [table],
+        [figure],
+        [claim],
+        {"command": "retro reproduce table-x"},
+    )
 
 
 def test_a_result_survives_the_disk(tmp_path: Path) -> None:

@@ -80,7 +80,9 @@ def test_the_ablation_table(folder: Path, small_scale: Scale, text_folder: Path)
     assert [claim.key for claim in result.claims] == ["continuations", "conditioning", "positions"]
 
 
-def test_unknown_names_and_missing_data_are_told(tmp_path: Path, small_scale: Scale, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_names_and_missing_data_are_told(
+    tmp_path: Path, small_scale: Scale, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(ConfigError, match="there is no experiment 'table-9'"):
         reproduce(("table-9",), small_scale, tmp_path, Silent(), ["x"])
     with pytest.raises(ConfigError, match="has no data of its own"):

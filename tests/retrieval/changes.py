@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from retro.corpus.workspace import CorpusWorkspace
-from retro.retrieval import segment_writer
-from retro.retrieval.datastore import Datastore
+from retro.corpus.ingest import CorpusWorkspace
+from retro.retrieval.datastore import segment_writer
+from retro.retrieval.datastore.datastore import Datastore
 from tests.retrieval.datastores import build, make_documents
 
 BATCH = [f"Batch text number {number}: anyone may share this software. " * 4 for number in range(6)]

@@ -5,13 +5,16 @@ from pathlib import Path
 
 from retro.config import CorpusConfig, DatastoreConfig
 from retro.corpus.documents import Document
-from retro.corpus.workspace import CorpusWorkspace
-from retro.retrieval.build import build_datastore
-from retro.retrieval.datastore import Datastore
+from retro.corpus.ingest import CorpusWorkspace
+from retro.retrieval.datastore.build import build_datastore
+from retro.retrieval.datastore.datastore import Datastore
 
 
 def make_documents(texts: Sequence[str], source: str = "more", first: int = 0) -> list[Document]:
-    return [Document(f"{source}-{number}", text, source, f"Title {number}") for number, text in enumerate(texts, start=first)]
+    return [
+        Document(f"{source}-{number}", text, source, f"Title {number}")
+        for number, text in enumerate(texts, start=first)
+    ]
 
 
 def corpus_of(folder: Path, source: Path, vocab_size: int = 320) -> CorpusWorkspace:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retro.corpus.sentencepiece import END_ID, PAD_ID
+from retro.corpus.tokenizers.sentencepiece import END_ID, PAD_ID
 from retro.retrieval.chunks import ChunkTable
 from retro.workspace import Workspace
 
@@ -21,17 +21,25 @@ def test_chunks_lie_on_each_document_s_own_grid(workspace: Workspace) -> None:
 
 def test_a_document_of_whole_chunks_has_no_empty_last_chunk(tmp_path: Path) -> None:
     from retro.corpus.encode import EncodedDocument
-    from retro.corpus.sentencepiece import SentencePieceTokenizer, train_model
+    from retro.corpus.tokenizers.sentencepiece import SentencePieceTokenizer, train_model
     from retro.corpus.tokens import write_tokens
 
     tokenizer = SentencePieceTokenizer(train_model(["some words\n" * 9], 280))
     common = {"source": "s", "title": "", "language": "", "num_bytes": 1}
-    rows = [{"id": name, "content_hash": name, "num_tokens": count, **common} for name, count in (("a", 15), ("b", 16))]
+    rows = [
+        {"id": name, "content_hash": name, "num_tokens": count, **common}
+        for name, count in (("a", 15), ("b", 16))
+    ]
     arrays = [np.full(15, 5, dtype=np.uint16), np.full(16, 6, dtype=np.uint16)]
-    documents = [EncodedDocument(number, row, tokens) for number, (row, tokens) in enumerate(zip(rows, arrays, strict=True))]
+    documents = [
+        EncodedDocument(number, row, tokens)
+        for number, (row, tokens) in enumerate(zip(rows, arrays, strict=True))
+    ]
     table = ChunkTable(write_tokens(documents, rows, tmp_path / "tokens", tokenizer, {}, {}), 8)
     assert table.lengths.tolist() == [8, 8, 8, 8, 1]
     values = table.gather(np.arange(5), 16)
-    assert values[1].tolist() == [5] * 7 + [END_ID] + [PAD_ID] * 8  # the continuation stops at the document's end
+    assert (
+        values[1].tolist() == [5] * 7 + [END_ID] + [PAD_ID] * 8
+    )  # the continuation stops at the document's end
     assert values[2].tolist() == [6] * 16
     assert values[3].tolist() == [6] * 8 + [END_ID] + [PAD_ID] * 7

@@ -7,8 +7,8 @@ import pytest
 from retro.errors import ArtifactError
 from retro.retrieval import neighbours as module
 from retro.retrieval.chunks import content_hashes
-from retro.retrieval.datastore import Datastore
-from retro.retrieval.index import Entries
+from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.index.index import Entries
 from retro.retrieval.neighbours import Neighbours, find_neighbours, search_other_documents
 from retro.workspace import Workspace
 from tests.retrieval.datastores import build, corpus_of, make_documents
@@ -20,7 +20,10 @@ def brute_force(work: Workspace, split: str, chunk: int, k: int) -> np.ndarray:
     text = datastore.tokenizer.decode(neighbours.table.tokens(chunk))
     query = datastore.embedder.embed([text])[0]
     (segment,) = datastore.snapshot().segments
-    other = segment.documents["content_hash"][segment.places] != content_hashes(neighbours.store)[neighbours.table.documents[chunk]]
+    other = (
+        segment.documents["content_hash"][segment.places]
+        != content_hashes(neighbours.store)[neighbours.table.documents[chunk]]
+    )
     distances = ((segment.keys.astype(np.float32) - query) ** 2).sum(-1)
     return np.sort(distances[other])[:k]
 
@@ -56,7 +59,9 @@ def test_a_missing_neighbour_is_a_mask_and_never_a_text(tmp_path: Path, bert: st
     assert not mask.any()
     assert (values == datastore.tokenizer.pad_id).all()
     keys = datastore.snapshot().segments[0].keys[:3]
-    distances, chunks = search_other_documents(datastore.snapshot(), Entries(keys), np.full(3, 7, dtype=np.uint64), 1000)
+    distances, chunks = search_other_documents(
+        datastore.snapshot(), Entries(keys), np.full(3, 7, dtype=np.uint64), 1000
+    )
     assert ((chunks >= 0).sum(axis=1) == len(datastore)).all()  # all there is, and no more
     assert np.isinf(distances[chunks < 0]).all()
 
@@ -81,7 +86,9 @@ def same(ours: Neighbours, theirs: Neighbours) -> bool:
     )
 
 
-def test_deleted_neighbours_are_masked_before_anything_is_searched_again(copied: Path, text_folder: Path) -> None:
+def test_deleted_neighbours_are_masked_before_anything_is_searched_again(
+    copied: Path, text_folder: Path
+) -> None:
     work, datastore = corpus_of(copied / "work", text_folder), Datastore.open(copied / "datastore")
     neighbours = Neighbours.open(copied / "neighbours", work.store("train"), datastore)
     all_chunks = np.arange(len(neighbours.table))
@@ -99,9 +106,15 @@ def test_deleted_neighbours_are_masked_before_anything_is_searched_again(copied:
 def test_neighbours_of_some_documents_are_those_they_had(workspace: Workspace) -> None:
     whole = workspace.neighbours("train")
     some = whole.select([7, 2])
-    assert [row["id"] for row in some.store.documents] == [whole.store.documents[number]["id"] for number in (7, 2)]
-    rows = np.concatenate([np.arange(whole.table.first[number], whole.table.first[number + 1]) for number in (7, 2)])
-    assert [some.table.tokens(chunk).tolist() for chunk in range(len(some.table))] == [whole.table.tokens(row).tolist() for row in rows]
+    assert [row["id"] for row in some.store.documents] == [
+        whole.store.documents[number]["id"] for number in (7, 2)
+    ]
+    rows = np.concatenate(
+        [np.arange(whole.table.first[number], whole.table.first[number + 1]) for number in (7, 2)]
+    )
+    assert [some.table.tokens(chunk).tolist() for chunk in range(len(some.table))] == [
+        whole.table.tokens(row).tolist() for row in rows
+    ]
     for ours, theirs in zip(some.values(np.arange(len(rows)), 3), whole.values(rows, 3), strict=True):
         assert np.array_equal(ours, theirs)
     assert some.store.num_bytes.tolist() == whole.store.num_bytes[[7, 2]].tolist()
@@ -116,11 +129,15 @@ def test_neighbours_are_described_without_deleted_ones(copied: Path, text_folder
     assert np.array_equal(np.stack([neighbour.tokens for neighbour in before]), values[0])
     assert [neighbour.distance for neighbour in before] == sorted(neighbour.distance for neighbour in before)
     datastore.delete(ids=[before[1].document])
-    (after,) = Neighbours.open(copied / "neighbours", work.store("train"), datastore).describe(np.array([3]), 4)
+    (after,) = Neighbours.open(copied / "neighbours", work.store("train"), datastore).describe(
+        np.array([3]), 4
+    )
     assert [n.chunk for n in after] == [n.chunk for n in before if n.document != before[1].document]
 
 
-def test_finding_again_after_changes_equals_finding_anew(copied: Path, text_folder: Path, texts: list[str]) -> None:
+def test_finding_again_after_changes_equals_finding_anew(
+    copied: Path, text_folder: Path, texts: list[str]
+) -> None:
     """Only chunks that lost a neighbour are searched in full; the others look through what was added."""
     work, datastore = corpus_of(copied / "work", text_folder), Datastore.open(copied / "datastore")
     store = work.store("train")
@@ -128,7 +145,11 @@ def test_finding_again_after_changes_equals_finding_anew(copied: Path, text_fold
         lambda: datastore.add(make_documents([text[::-1] + texts[0][:40] for text in texts[:5]])),
         lambda: datastore.delete(ids=["03.txt", "more-2"]),
         lambda: datastore.compact(),
-        lambda: (datastore.add(make_documents(["anyone may share " * 9], "third")), datastore.delete(ids=["more-1"]), datastore.compact()),
+        lambda: (
+            datastore.add(make_documents(["anyone may share " * 9], "third")),
+            datastore.delete(ids=["more-1"]),
+            datastore.compact(),
+        ),
     ]
     written = 0
     for number, step in enumerate(steps):
@@ -148,7 +169,9 @@ def test_finding_again_after_changes_equals_finding_anew(copied: Path, text_fold
         written = updated.artifact.path.stat().st_mtime_ns
 
 
-def test_documents_that_are_new_in_the_tokens_are_searched_alone(copied: Path, text_folder: Path, tmp_path: Path) -> None:
+def test_documents_that_are_new_in_the_tokens_are_searched_alone(
+    copied: Path, text_folder: Path, tmp_path: Path
+) -> None:
     """Neighbours belong to documents by their content, wherever they stand in the store."""
     datastore = Datastore.open(copied / "datastore")
     work = Workspace(tmp_path / "split")
@@ -156,11 +179,11 @@ def test_documents_that_are_new_in_the_tokens_are_searched_alone(copied: Path, t
 
     shutil.copytree(copied / "work" / "tokenizer", tmp_path / "split" / "tokenizer")
     from retro.corpus.encode import encode_text
-    from retro.corpus.ingest import pack
+    from retro.corpus.pack import pack
     from retro.corpus.readers import Problems, read
     from retro.corpus.text import write_text
-    from retro.corpus.tokenizer import Tokenizer
-    from retro.executor import LocalExecutor
+    from retro.corpus.tokenizers.tokenizer import Tokenizer
+    from retro.stages.executor import LocalExecutor
 
     documents = [d for d in read(str(text_folder)) if d.id != "05.txt"]
     documents += make_documents(["A brand new document about copying. " * 5])
@@ -174,7 +197,9 @@ def test_documents_that_are_new_in_the_tokens_are_searched_alone(copied: Path, t
     assert same(updated, find_neighbours(store, datastore, tmp_path / "anew"))
 
 
-def test_an_update_that_was_interrupted_loses_nothing(copied: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_that_was_interrupted_loses_nothing(
+    copied: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work, datastore = corpus_of(copied / "work", text_folder), Datastore.open(copied / "datastore")
     datastore.delete(ids=["03.txt"])
 

@@ -9,13 +9,19 @@ from retro.retrieval.overlap import longest_common_prefix, longest_common_substr
 
 
 def contains(haystack: list[int], needle: list[int]) -> bool:
-    return any(haystack[start : start + len(needle)] == needle for start in range(len(haystack) - len(needle) + 1))
+    return any(
+        haystack[start : start + len(needle)] == needle for start in range(len(haystack) - len(needle) + 1)
+    )
 
 
 def literal_prefix(tokens: list[int], others: list[list[int]]) -> list[int]:
     """For each token the longest run that ends at it and stands in one of the others."""
     return [
-        max(length for length in range(end + 2) if length == 0 or any(contains(o, tokens[end + 1 - length : end + 1]) for o in others))
+        max(
+            length
+            for length in range(end + 2)
+            if length == 0 or any(contains(o, tokens[end + 1 - length : end + 1]) for o in others)
+        )
         for end in range(len(tokens))
     ]
 
@@ -23,7 +29,9 @@ def literal_prefix(tokens: list[int], others: list[list[int]]) -> list[int]:
 TOKENS = st.integers(1, 4)
 
 
-@given(hnp.arrays(np.int64, st.integers(1, 12), elements=TOKENS), hnp.arrays(np.int64, (3, 9), elements=TOKENS))
+@given(
+    hnp.arrays(np.int64, st.integers(1, 12), elements=TOKENS), hnp.arrays(np.int64, (3, 9), elements=TOKENS)
+)
 def test_against_the_definition(tokens: np.ndarray, others: np.ndarray) -> None:
     expected = literal_prefix(tokens.tolist(), others.tolist())
     assert longest_common_prefix(tokens, others, 0).tolist() == expected
@@ -50,7 +58,9 @@ def runs_of(tokens: list[int]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("places", [1, overlap.PLACES])
-def test_substrings_with_padding_and_masked_neighbours_by_brute_force(monkeypatch: pytest.MonkeyPatch, places: int) -> None:
+def test_substrings_with_padding_and_masked_neighbours_by_brute_force(
+    monkeypatch: pytest.MonkeyPatch, places: int
+) -> None:
     monkeypatch.setattr(overlap, "PLACES", places)
 
     @settings(deadline=None)  # a busy machine is no failure
@@ -58,7 +68,10 @@ def test_substrings_with_padding_and_masked_neighbours_by_brute_force(monkeypatc
     def check(pair: tuple[np.ndarray, np.ndarray]) -> None:
         chunks, retrieved = pair
         expected = [
-            max((len(run) for run in runs_of(chunk) for neighbour in neighbours if contains(neighbour, run)), default=0)
+            max(
+                (len(run) for run in runs_of(chunk) for neighbour in neighbours if contains(neighbour, run)),
+                default=0,
+            )
             for chunk, neighbours in zip(chunks.tolist(), retrieved.tolist(), strict=True)
         ]
         assert longest_common_substring(chunks, retrieved, 0).tolist() == expected
@@ -70,9 +83,16 @@ def test_long_runs_and_large_tokens() -> None:
     text = np.arange(65_000, 66_000)
     assert longest_common_substring(text[None, :700], text[None, None, 50:], 0).tolist() == [650]
     assert longest_common_prefix(text[:700], text[None, 100:], 0).max() == 600
-    assert longest_common_substring(text[:4].reshape(2, 1, 2), text[:4].reshape(2, 1, 1, 2), 0).shape == (2, 1)
+    assert longest_common_substring(text[:4].reshape(2, 1, 2), text[:4].reshape(2, 1, 1, 2), 0).shape == (
+        2,
+        1,
+    )
 
 
 def test_padding_matches_nothing() -> None:
     assert longest_common_substring(np.array([[7, 0, 0, 0]]), np.array([[[7, 0, 0, 0]]]), 0).tolist() == [1]
-    assert longest_common_prefix(np.array([3, 0, 0]), np.zeros((0, 4), dtype=np.int64), 0).tolist() == [0, 0, 0]
+    assert longest_common_prefix(np.array([3, 0, 0]), np.zeros((0, 4), dtype=np.int64), 0).tolist() == [
+        0,
+        0,
+        0,
+    ]

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from retro.errors import ConfigError
-from retro.evaluation.bits_per_byte import score
 from retro.model.retro import Retro
 from retro.retrieval.chunks import content_hashes
 from retro.retrieval.neighbours import Neighbours, find_neighbours
 from retro.retrieval.thinning import thin, thinned_neighbours, uniform
+from retro.scoring.bits_per_byte import score
 from retro.workspace import Workspace
 from tests.retrieval.datastores import build, corpus_of, make_documents
 from tests.workspaces import small_run
@@ -17,7 +17,11 @@ from tests.workspaces import small_run
 
 def kept_documents(workspace: Workspace, fraction: float, seed: int = 0) -> set[int]:
     snapshot = thin(workspace.datastore().snapshot(), fraction, seed)
-    return {int(n) for s, live in zip(snapshot.segments, snapshot.live, strict=True) for n in s.documents["number"][live]}
+    return {
+        int(n)
+        for s, live in zip(snapshot.segments, snapshot.live, strict=True)
+        for n in s.documents["number"][live]
+    }
 
 
 def test_smaller_parts_lie_within_larger_ones(workspace: Workspace) -> None:
@@ -37,11 +41,15 @@ def test_hashes_are_uniform() -> None:
 
 def test_the_whole_is_the_exact_neighbours(workspace: Workspace, tmp_path: Path) -> None:
     for split in ("test", "train"):
-        whole = thinned_neighbours(workspace.store(split), workspace.datastore(), tmp_path / split, [1.0])[1.0]
+        whole = thinned_neighbours(workspace.store(split), workspace.datastore(), tmp_path / split, [1.0])[
+            1.0
+        ]
         saved = workspace.neighbours(split)
         np.testing.assert_array_equal(whole.chunks, saved.chunks)
         for name in ("distances.npy", "documents.npy"):
-            np.testing.assert_array_equal(np.load(whole.artifact.file(name)), np.load(saved.artifact.file(name)))
+            np.testing.assert_array_equal(
+                np.load(whole.artifact.file(name)), np.load(saved.artifact.file(name))
+            )
 
 
 def test_a_part_is_searched_as_if_it_were_all(workspace: Workspace, tmp_path: Path) -> None:
@@ -53,7 +61,9 @@ def test_a_part_is_searched_as_if_it_were_all(workspace: Workspace, tmp_path: Pa
     kept = np.isin(segment.documents["number"], list(kept_documents(workspace, 0.3)))[segment.places]
     own = content_hashes(store)[found.table.documents]
     keys, distances = segment.keys.astype(np.float32), np.load(found.artifact.file("distances.npy"))
-    row_of = {int(chunk): row for row, chunk in enumerate(segment.chunks)}  # the training chunks are the datastore's
+    row_of = {
+        int(chunk): row for row, chunk in enumerate(segment.chunks)
+    }  # the training chunks are the datastore's
     for chunk in range(0, len(found.table), 17):
         if chunk in row_of:
             allowed = kept & (segment.documents["content_hash"][segment.places] != own[chunk])
@@ -69,7 +79,10 @@ def test_a_model_reads_them(workspace: Workspace, bert: str, tmp_path: Path) -> 
     torch.manual_seed(1)
     model, store = Retro(small_run(bert).model).eval(), workspace.store("test")
     parts = thinned_neighbours(store, workspace.datastore(), tmp_path, [0.1, 1.0], 6)
-    bits = {fraction: score(model, store, small_run(bert).evaluation, found, 6).bits for fraction, found in parts.items()}
+    bits = {
+        fraction: score(model, store, small_run(bert).evaluation, found, 6).bits
+        for fraction, found in parts.items()
+    }
     saved = score(model, store, small_run(bert).evaluation, workspace.neighbours("test"), 4).bits
     assert not np.array_equal(bits[0.1], bits[1.0])
     np.testing.assert_array_equal(score(model, store, small_run(bert).evaluation, parts[1.0], 4).bits, saved)
@@ -81,7 +94,9 @@ def test_a_model_reads_them(workspace: Workspace, bert: str, tmp_path: Path) -> 
 def test_what_was_deleted_stays_so(tmp_path: Path, text_folder: Path, static_encoder: str) -> None:
     work = corpus_of(tmp_path / "work", text_folder)
     datastore = build(work, tmp_path / "datastore", static_encoder)
-    datastore.add(make_documents(["The licence permits anyone to copy and share this software.\n" * 3] * 1, "more"))
+    datastore.add(
+        make_documents(["The licence permits anyone to copy and share this software.\n" * 3] * 1, "more")
+    )
     datastore.delete(ids=[work.store("train").documents[3]["id"]])
     store = work.store("train")
     whole = thinned_neighbours(store, datastore, tmp_path / "thinned", [1.0])[1.0]
@@ -91,10 +106,14 @@ def test_what_was_deleted_stays_so(tmp_path: Path, text_folder: Path, static_enc
     assert not (whole.documents(np.arange(len(whole.table)), 4) == gone).any()
 
 
-def test_bad_fractions_and_other_indexes_are_refused(workspace: Workspace, tmp_path: Path, text_folder: Path, static_encoder: str) -> None:
+def test_bad_fractions_and_other_indexes_are_refused(
+    workspace: Workspace, tmp_path: Path, text_folder: Path, static_encoder: str
+) -> None:
     for fraction in (0.0, 1.5):
         with pytest.raises(ConfigError, match="0 < fraction"):
             thin(workspace.datastore().snapshot(), fraction)
-    words = build(corpus_of(tmp_path / "work", text_folder), tmp_path / "datastore", static_encoder, index="bm25")
+    words = build(
+        corpus_of(tmp_path / "work", text_folder), tmp_path / "datastore", static_encoder, index="bm25"
+    )
     with pytest.raises(ConfigError, match="is searched by bm25"):
         thin(words.snapshot(), 0.5)

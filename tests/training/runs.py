@@ -11,8 +11,8 @@ import torch
 
 from retro.config import FitConfig, TrainingConfig
 from retro.corpus.mixture import Mixture
+from retro.fitting.baseline import retrofit
 from retro.model.retro import Retro
-from retro.model.retrofit import retrofit
 from retro.training.batches import Batch
 from retro.training.metrics import METRICS, read_metrics
 from retro.training.trainer import train
@@ -34,9 +34,15 @@ class RandomBatches:
 
     def rows(self, number: int, start: int, stop: int) -> Batch:
         config = small_config()
-        tokens, neighbours, mask = random_inputs(config, CONFIG.batch_size, CONFIG.seq_len + 1, 2, seed=self.seed + number)
-        lengths = torch.randint(2, CONFIG.seq_len + 1, (CONFIG.batch_size, 1), generator=torch.Generator().manual_seed(number))
-        tokens = torch.where(torch.arange(CONFIG.seq_len + 1) < lengths, tokens % (VOCAB // 2 - 1) + 1, config.pad_id)
+        tokens, neighbours, mask = random_inputs(
+            config, CONFIG.batch_size, CONFIG.seq_len + 1, 2, seed=self.seed + number
+        )
+        lengths = torch.randint(
+            2, CONFIG.seq_len + 1, (CONFIG.batch_size, 1), generator=torch.Generator().manual_seed(number)
+        )
+        tokens = torch.where(
+            torch.arange(CONFIG.seq_len + 1) < lengths, tokens % (VOCAB // 2 - 1) + 1, config.pad_id
+        )
         batch = (tokens[:, :-1], tokens[:, 1:], neighbours, mask)
         return Batch(*(tensor[start:stop].contiguous() for tensor in batch))
 
@@ -44,35 +50,56 @@ class RandomBatches:
         return [f"document-{number}-{row}" for row in range(CONFIG.batch_size)]
 
 
-def start(path: Path, model: Retro | None = None, told: Any = None, model_changes: dict[str, Any] | None = None, **changes: Any) -> Retro:
+def start(
+    path: Path,
+    model: Retro | None = None,
+    told: Any = None,
+    model_changes: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Retro:
     """Train from the seed, or the given model; returns the model that was trained."""
     if model is None:
         torch.manual_seed(0)
         model = Retro(small_config(**(model_changes or {})))
-    train(model, RandomBatches(), dataclasses.replace(CONFIG, **changes), path, {}, RandomBatches(10_000), told)
+    train(
+        model, RandomBatches(), dataclasses.replace(CONFIG, **changes), path, {}, RandomBatches(10_000), told
+    )
     return model
 
 
 def start_fit(path: Path, **changes: Any) -> Retro:
     torch.manual_seed(1)
-    return start(path, retrofit(Retro(small_config().baseline()), FitConfig(encoder=small_config().encoder)), **changes)
+    return start(
+        path, retrofit(Retro(small_config().baseline()), FitConfig(encoder=small_config().encoder)), **changes
+    )
 
 
 def losses(path: Path) -> list[tuple[int, str, float]]:
     rows = read_metrics(path / METRICS)
-    return [(row["step"], key, row[key]) for row in rows for key in ("loss", "grad_norm", "valid_on", "valid_off") if key in row]
+    return [
+        (row["step"], key, row[key])
+        for row in rows
+        for key in ("loss", "grad_norm", "valid_on", "valid_off")
+        if key in row
+    ]
 
 
-def _child(environment: dict[str, str], function: Any, arguments: tuple[Any, ...], changes: dict[str, Any]) -> None:
+def _child(
+    environment: dict[str, str], function: Any, arguments: tuple[Any, ...], changes: dict[str, Any]
+) -> None:
     os.environ.update(environment)
     torch.set_num_threads(1)
     function(*arguments, **changes)
 
 
-def spawn(function: Any, *arguments: Any, environment: dict[str, str] | None = None, **changes: Any) -> ForkServerProcess:
+def spawn(
+    function: Any, *arguments: Any, environment: dict[str, str] | None = None, **changes: Any
+) -> ForkServerProcess:
     """A process of its own; it is forked from one that has loaded torch already, so that it starts at once."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.training.runs", "torch.distributed.fsdp", "torch.distributed.checkpoint"])
+    context.set_forkserver_preload(
+        ["tests.training.runs", "torch.distributed.fsdp", "torch.distributed.checkpoint"]
+    )
     process = context.Process(target=_child, args=(environment or {}, function, arguments, changes))
     process.start()
     return process

@@ -19,13 +19,22 @@ Start = Callable[[Workspace, str, Path], object]
 
 def trained(work: Workspace, bert: str, model: dict[str, object], **training: object) -> object:
     run = small_run(bert)
-    return work.train("wrong", dataclasses.replace(run.model, **model), dataclasses.replace(run.training, **training))  # type: ignore[arg-type]
+    return work.train(
+        "wrong", dataclasses.replace(run.model, **model), dataclasses.replace(run.training, **training)
+    )  # type: ignore[arg-type]
 
 
-def fitted(work: Workspace, bert: str, folder: Path, vocab_size: int = 320, layers: tuple[int, ...] = (2,)) -> object:
+def fitted(
+    work: Workspace, bert: str, folder: Path, vocab_size: int = 320, layers: tuple[int, ...] = (2,)
+) -> object:
     run = small_run(bert)
     Retro(dataclasses.replace(run.model.baseline(), vocab_size=vocab_size)).save(folder)
-    return work.fit("wrong", str(folder), FitConfig(cross_attention_layers=layers, encoder=run.model.encoder), run.training)
+    return work.fit(
+        "wrong",
+        str(folder),
+        FitConfig(cross_attention_layers=layers, encoder=run.model.encoder),
+        run.training,
+    )
 
 
 CASES: dict[str, tuple[Start, type[RetroError], str]] = {
@@ -66,13 +75,17 @@ def test_it_is_refused_in_one_line(case: str, workspace: Workspace, bert: str, t
     assert not list((workspace.path / "runs").glob("wrong*"))
 
 
-def test_a_baseline_of_another_tokenizer_of_the_same_size_is_refused(workspace: Workspace, bert: str, tmp_path: Path) -> None:
+def test_a_baseline_of_another_tokenizer_of_the_same_size_is_refused(
+    workspace: Workspace, bert: str, tmp_path: Path
+) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps({"inputs": {"tokenizer": "another"}}))
     with pytest.raises(ArtifactError, match="another tokenizer"):
         fitted(workspace, bert, tmp_path)
 
 
-def test_a_fit_of_another_baseline_does_not_go_on_in_its_folder(workspace: Workspace, bert: str, tmp_path: Path) -> None:
+def test_a_fit_of_another_baseline_does_not_go_on_in_its_folder(
+    workspace: Workspace, bert: str, tmp_path: Path
+) -> None:
     run = small_run(bert)
     for seed in range(2):
         torch.manual_seed(seed)

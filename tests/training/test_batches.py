@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from retro.corpus.sentencepiece import END_ID, PAD_ID
+from retro.corpus.tokenizers.sentencepiece import END_ID, PAD_ID
 from retro.errors import ConfigError
 from retro.training.batches import PackedBatches
 from retro.workspace import Workspace
@@ -10,7 +10,9 @@ from retro.workspace import Workspace
 
 @pytest.fixture
 def batches(workspace: Workspace) -> PackedBatches:
-    return PackedBatches(workspace.store("train"), 8, 32, 2, seed=3, neighbours=workspace.neighbours("train"), k=2)
+    return PackedBatches(
+        workspace.store("train"), 8, 32, 2, seed=3, neighbours=workspace.neighbours("train"), k=2
+    )
 
 
 def epoch(batches: PackedBatches) -> list[np.ndarray]:
@@ -26,7 +28,9 @@ def test_an_epoch_holds_every_chunk_once(batches: PackedBatches) -> None:
 def test_a_batch_is_a_function_of_its_number(batches: PackedBatches, workspace: Workspace) -> None:
     last = batches.sequences_per_epoch // 2 + 3  # into the second epoch
     wanted = batches[last]
-    fresh = PackedBatches(workspace.store("train"), 8, 32, 2, seed=3, neighbours=workspace.neighbours("train"), k=2)
+    fresh = PackedBatches(
+        workspace.store("train"), 8, 32, 2, seed=3, neighbours=workspace.neighbours("train"), k=2
+    )
     for number in (0, last):
         again = fresh[number]
     assert torch.equal(wanted.tokens, again.tokens)
@@ -35,7 +39,9 @@ def test_a_batch_is_a_function_of_its_number(batches: PackedBatches, workspace: 
     assert not torch.equal(other[0].tokens, fresh[0].tokens)
 
 
-def test_targets_are_the_next_tokens_of_the_same_document(batches: PackedBatches, workspace: Workspace) -> None:
+def test_targets_are_the_next_tokens_of_the_same_document(
+    batches: PackedBatches, workspace: Workspace
+) -> None:
     store, table = workspace.store("train"), batches.table
     for number in range(3):
         batch = batches[number]
@@ -78,7 +84,9 @@ def test_the_baseline_sees_the_same_tokens(batches: PackedBatches, workspace: Wo
     assert plain[0].neighbours is None
 
 
-def test_a_mixture_gives_each_source_its_share_and_keeps_sequences_pure(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mixture_gives_each_source_its_share_and_keeps_sequences_pure(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = workspace.store("train")
     for index, row in enumerate(store.documents):
         row["source"] = "even" if index % 2 == 0 else "odd"
@@ -94,7 +102,9 @@ def test_a_mixture_gives_each_source_its_share_and_keeps_sequences_pure(workspac
     assert seen.count("even") == 750
     again = PackedBatches(store, 8, 32, 2, seed=3, mixture=weights)
     assert torch.equal(again[321].tokens, batches[321].tokens)
-    with pytest.raises(ConfigError, match=r"mixture names \['sea'\]; expected sources of the corpus: \['even', 'odd'\]"):
+    with pytest.raises(
+        ConfigError, match=r"mixture names \['sea'\]; expected sources of the corpus: \['even', 'odd'\]"
+    ):
         PackedBatches(store, 8, 32, 2, seed=3, mixture={"sea": 1.0})
 
 
@@ -102,4 +112,6 @@ def test_what_does_not_fit_is_refused(workspace: Workspace) -> None:
     with pytest.raises(ConfigError, match="multiple of chunk_len"):
         PackedBatches(workspace.store("train"), 8, 30, 2, seed=0)
     with pytest.raises(ConfigError, match="num_neighbours is 9; expected at most the 4"):
-        PackedBatches(workspace.store("train"), 8, 32, 2, seed=0, neighbours=workspace.neighbours("train"), k=9)
+        PackedBatches(
+            workspace.store("train"), 8, 32, 2, seed=0, neighbours=workspace.neighbours("train"), k=9
+        )

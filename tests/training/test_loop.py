@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from retro import precision
+from retro import machine as precision
 from retro.corpus.mixture import Mixture
 from retro.errors import ConfigError, DataError, MissingExtraError
 from retro.model.retro import Retro
@@ -30,10 +30,15 @@ def gradients(module: TokenLoss, batch_number: int = 0) -> tuple[torch.Tensor, d
     torch.manual_seed(0)
     summed = module(*RandomBatches().rows(batch_number, 0, 4).inputs(CPU))
     summed.backward()
-    return summed.detach(), {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+    return summed.detach(), {
+        name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None
+    }
 
 
-def assert_same(found: tuple[torch.Tensor, dict[str, torch.Tensor]], expected: tuple[torch.Tensor, dict[str, torch.Tensor]]) -> None:
+def assert_same(
+    found: tuple[torch.Tensor, dict[str, torch.Tensor]],
+    expected: tuple[torch.Tensor, dict[str, torch.Tensor]],
+) -> None:
     torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-9)
     assert found[1].keys() == expected[1].keys()
     for name, gradient in expected[1].items():
@@ -43,7 +48,12 @@ def assert_same(found: tuple[torch.Tensor, dict[str, torch.Tensor]], expected: t
 def test_the_loss_counts_predicted_tokens_only() -> None:
     model, batch = small_model(), RandomBatches().rows(0, 0, 4)
     logits = model(batch.tokens, batch.neighbours, batch.neighbour_mask).log_softmax(-1)
-    expected = sum(-logits[row, i, t] for row in range(4) for i, t in enumerate(batch.targets[row].tolist()) if t != model.config.pad_id)
+    expected = sum(
+        -logits[row, i, t]
+        for row in range(4)
+        for i, t in enumerate(batch.targets[row].tolist())
+        if t != model.config.pad_id
+    )
     torch.testing.assert_close(TokenLoss(model)(*batch.inputs(CPU)), expected)
 
 
@@ -55,7 +65,9 @@ def test_logits_in_parts_change_nothing(limit: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(loss_module, "WHOLE_LOGITS", limit)
     sizes: list[int] = []
     original = Retro.read_out
-    monkeypatch.setattr(Retro, "read_out", lambda self, hidden: (sizes.append(len(hidden)), original(self, hidden))[1])
+    monkeypatch.setattr(
+        Retro, "read_out", lambda self, hidden: (sizes.append(len(hidden)), original(self, hidden))[1]
+    )
     assert_same(gradients(module), whole)
     assert max(sizes) <= max(1, limit // 4 // 31)
 
@@ -93,7 +105,9 @@ def test_bfloat16_is_near_and_only_in_the_products() -> None:
 
 
 @pytest.mark.parametrize("capability", ["avx512_bf16", "amx_bf16"])
-def test_bfloat16_is_chosen_where_the_hardware_has_it(capability: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_is_chosen_where_the_hardware_has_it(
+    capability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, capability: True})
     assert precision.product_dtype("auto", CPU) == precision.product_dtype("bfloat16", CPU) == torch.bfloat16
     assert precision.product_dtype("float32", CPU) == torch.float32
@@ -111,18 +125,24 @@ def test_a_batch_in_parts_is_the_same_step(parts: int, tmp_path: Path) -> None:
     """Rows have unequal numbers of predicted tokens, so a mean of means would differ."""
     start(tmp_path / "whole")
     start(tmp_path / "parts", accumulate=parts)
-    assert [row[2] for row in losses(tmp_path / "parts")] == pytest.approx([row[2] for row in losses(tmp_path / "whole")], abs=1e-5)
+    assert [row[2] for row in losses(tmp_path / "parts")] == pytest.approx(
+        [row[2] for row in losses(tmp_path / "whole")], abs=1e-5
+    )
 
 
 def test_shares_of_processes_cover_the_batch() -> None:
     shares = [World(rank, 2, CPU).share(CONFIG) for rank in range(2)]
     assert shares == [(0, 2), (2, 4)]
-    with pytest.raises(ConfigError, match=r"batch_size is 4; expected a multiple of processes times accumulate, 3 · 1"):
+    with pytest.raises(
+        ConfigError, match=r"batch_size is 4; expected a multiple of processes times accumulate, 3 · 1"
+    ):
         World(0, 3, CPU).share(CONFIG)
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_what_is_not_finite_stops_with_step_documents_and_checkpoint(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_finite_stops_with_step_documents_and_checkpoint(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     model = Retro(small_config())
     original, calls = TokenLoss.forward, []
@@ -130,7 +150,11 @@ def test_what_is_not_finite_stops_with_step_documents_and_checkpoint(where: str,
     def explode(self: TokenLoss, *inputs: torch.Tensor | None) -> torch.Tensor:
         summed = original(self, *inputs)
         calls.extend([1] if self.model.training else [])
-        bad = summed * float("inf") if where == "loss" else (self.model.norm.weight - self.model.norm.weight.detach()).sqrt().sum()
+        bad = (
+            summed * float("inf")
+            if where == "loss"
+            else (self.model.norm.weight - self.model.norm.weight.detach()).sqrt().sum()
+        )
         return summed + bad if len(calls) == 5 and self.model.training else summed
 
     monkeypatch.setattr(TokenLoss, "forward", explode)
@@ -197,10 +221,14 @@ def test_tensorboard_missing_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.slow
 def test_compiled_training_has_the_same_losses(tmp_path: Path) -> None:
     start(tmp_path / "plain", num_steps=4)
-    process = spawn(start, tmp_path / "compiled", num_steps=4, compile=True)  # torch's compiler warns of itself
+    process = spawn(
+        start, tmp_path / "compiled", num_steps=4, compile=True
+    )  # torch's compiler warns of itself
     process.join()
     assert process.exitcode == 0
-    assert [row[2] for row in losses(tmp_path / "compiled")] == pytest.approx([row[2] for row in losses(tmp_path / "plain")], abs=1e-4)
+    assert [row[2] for row in losses(tmp_path / "compiled")] == pytest.approx(
+        [row[2] for row in losses(tmp_path / "plain")], abs=1e-4
+    )
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

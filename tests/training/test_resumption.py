@@ -53,7 +53,10 @@ def two_processes(path: Path, function: object = start, finish: bool = True, **c
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
-    processes = [spawn(function, path, environment={**meeting, "RANK": rank, "LOCAL_RANK": rank}, **changes) for rank in ("0", "1")]
+    processes = [
+        spawn(function, path, environment={**meeting, "RANK": rank, "LOCAL_RANK": rank}, **changes)
+        for rank in ("0", "1")
+    ]
     for process in processes:
         process.join()
     assert [process.exitcode == 0 for process in processes] == [finish, finish]
@@ -69,8 +72,15 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path) -> None:
     two_processes(tmp_path / "two", accumulate=2)
     assert_close(tmp_path / "two", tmp_path / "one")
     tokens = torch.arange(1, 12)[None]
-    torch.testing.assert_close(load(tmp_path / "two")(tokens), load(tmp_path / "one")(tokens), rtol=0, atol=1e-4)
-    assert {path.name for path in (tmp_path / "two").iterdir()} == {"config.json", "manifest.json", METRICS, "model.safetensors"}
+    torch.testing.assert_close(
+        load(tmp_path / "two")(tokens), load(tmp_path / "one")(tokens), rtol=0, atol=1e-4
+    )
+    assert {path.name for path in (tmp_path / "two").iterdir()} == {
+        "config.json",
+        "manifest.json",
+        METRICS,
+        "model.safetensors",
+    }
 
 
 class StopRunError(Exception):
@@ -78,8 +88,8 @@ class StopRunError(Exception):
 
 
 def stop_at(step: int):  # type: ignore[no-untyped-def]
-    def told(report) -> None:  # type: ignore[no-untyped-def]
-        if report.step == step:
+    def told(done: int, total: int, step_name: str = "", note: str = "") -> None:
+        if done == step:
             raise StopRunError
 
     return told
@@ -107,7 +117,10 @@ def test_two_processes_fit_like_one(tmp_path: Path) -> None:
 
 def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     model = small_model()
-    optimizer, checkpoints = make_optimizer(model, CONFIG), Checkpoints(tmp_path, 2, World(0, 1, torch.device("cpu")))
+    optimizer, checkpoints = (
+        make_optimizer(model, CONFIG),
+        Checkpoints(tmp_path, 2, World(0, 1, torch.device("cpu"))),
+    )
     for step, validation in enumerate((None, 3.0, 1.0, 2.0, 2.5, 1.5), start=1):
         checkpoints.save(step, model, optimizer, validation)
     assert [entry.step for entry in checkpoints.kept()] == [3, 5, 6]
@@ -117,7 +130,9 @@ def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
 def test_a_finished_run_can_hold_its_best_weights(tmp_path: Path) -> None:
     changes = {"learning_rate": 0.5, "min_learning_rate": 0.5}
     start(tmp_path / "best", final="best", **changes)
-    measured = {row["step"]: row["valid_on"] for row in read_metrics(tmp_path / "best" / METRICS) if "valid_on" in row}
+    measured = {
+        row["step"]: row["valid_on"] for row in read_metrics(tmp_path / "best" / METRICS) if "valid_on" in row
+    }
     best = min((3, 6, 9, 12), key=measured.__getitem__)
     assert best != 12
     start(tmp_path / "short", num_steps=12, final="last", **changes)

@@ -12,14 +12,16 @@ from retro.model.retro import Retro
 from retro.training.batches import PackedBatches
 from retro.training.metrics import METRICS, read_metrics
 from retro.training.optimizer import learning_rate, make_optimizer
-from retro.training.trainer import Report, train
+from retro.training.trainer import train
 from retro.workspace import Workspace
 from tests.model.models import small_model
 from tests.workspaces import small_run
 
 
 def test_the_schedule_warms_up_and_ends_at_the_minimum() -> None:
-    config = TrainingConfig(num_steps=100, warmup_steps=10, learning_rate=1e-3, min_learning_rate=1e-4, warmup_start=1e-7)
+    config = TrainingConfig(
+        num_steps=100, warmup_steps=10, learning_rate=1e-3, min_learning_rate=1e-4, warmup_start=1e-7
+    )
     rates = [learning_rate(step, config) for step in range(101)]
     assert rates[0] == pytest.approx(1e-7)
     assert rates[5] == pytest.approx((1e-7 + 1e-3) / 2)
@@ -37,7 +39,9 @@ def test_only_matrices_decay() -> None:
     assert len(decayed["params"]) + len(rest["params"]) == len(list(model.parameters()))
 
 
-def start(workspace: Workspace, bert: str, path: Path, stop_at: int | None = None, **changes: object) -> Retro:
+def start(
+    workspace: Workspace, bert: str, path: Path, stop_at: int | None = None, **changes: object
+) -> Retro:
     run = small_run(bert)
     config = dataclasses.replace(run.training, **changes)  # type: ignore[arg-type]
     neighbours = workspace.neighbours("train")
@@ -45,8 +49,8 @@ def start(workspace: Workspace, bert: str, path: Path, stop_at: int | None = Non
     torch.manual_seed(0)
     model = Retro(dataclasses.replace(run.model, dropout=0.1))
 
-    def told(report: Report) -> None:
-        if report.step == stop_at:
+    def told(done: int, total: int, step: str = "", note: str = "") -> None:
+        if done == stop_at:
             raise KeyboardInterrupt
 
     train(model, batches, config, path, {"tokens": "abc"}, batches, told)
@@ -63,7 +67,12 @@ def test_a_resumed_run_is_the_unbroken_run(workspace: Workspace, bert: str, tmp_
         assert torch.equal(weight, resumed.state_dict()[name]), name
 
     def losses(name: str) -> list[tuple[int, float]]:
-        return [(row["step"], row[key]) for row in read_metrics(tmp_path / name / METRICS) for key in row if key in ("loss", "valid_on")]
+        return [
+            (row["step"], row[key])
+            for row in read_metrics(tmp_path / name / METRICS)
+            for key in row
+            if key in ("loss", "valid_on")
+        ]
 
     assert losses("broken") == losses("unbroken")
     assert len(losses("unbroken")) == 6 + 4
@@ -85,7 +94,9 @@ def test_training_lowers_the_loss(workspace: Workspace, bert: str, tmp_path: Pat
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
 
 
-def test_checkpoints_of_another_shape_or_broken_are_refused(workspace: Workspace, bert: str, tmp_path: Path) -> None:
+def test_checkpoints_of_another_shape_or_broken_are_refused(
+    workspace: Workspace, bert: str, tmp_path: Path
+) -> None:
     start(workspace, bert, tmp_path / "run")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     (tmp_path / "run" / "config.json").write_text(json.dumps({**config, "ffw_dim": 64}))

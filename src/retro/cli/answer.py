@@ -11,9 +11,9 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from retro.artifacts import atomic_write
 from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, read_argument
 from retro.errors import ConfigError
+from retro.stages.files import atomic_write
 
 if TYPE_CHECKING:
     from retro.questions.answering import Answer, Answerer
@@ -66,11 +66,23 @@ def check(options: Options) -> None:
             bool(options.question) == bool(options.questions),
             "there must be one of a question and --questions; expected exactly one of them",
         ),
-        (sources > 1, "--passages, --bm25, --datastore and --closed-book exclude each other; expected one of them"),
-        (options.compare and not options.questions, "--compare needs questions with answers; expected --questions FILE"),
+        (
+            sources > 1,
+            "--passages, --bm25, --datastore and --closed-book exclude each other; expected one of them",
+        ),
+        (
+            options.compare and not options.questions,
+            "--compare needs questions with answers; expected --questions FILE",
+        ),
         (options.compare and options.closed_book, "--compare is against closed book; expected passages"),
-        (options.out and not options.questions, "--out takes the answers of a file; expected --questions FILE"),
-        (options.k < 0, f"k is {options.k}; expected a number of passages, or 0 for as many as the run was fine-tuned with"),
+        (
+            options.out and not options.questions,
+            "--out takes the answers of a file; expected --questions FILE",
+        ),
+        (
+            options.k < 0,
+            f"k is {options.k}; expected a number of passages, or 0 for as many as the run was fine-tuned with",
+        ),
     ):
         if wrong:
             raise ConfigError(message)
@@ -79,7 +91,7 @@ def check(options: Options) -> None:
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "answer")
     check(options)
-    from retro.corpus.tokenizer import Tokenizer
+    from retro.corpus.tokenizers.tokenizer import Tokenizer
     from retro.questions.answering import Answerer
     from retro.questions.sources import own_passages, with_passages
     from retro.workspace import Workspace
@@ -88,16 +100,20 @@ def main(arguments: list[str]) -> None:
     model, artifact = work.model(options.run)
     k = options.k or int(artifact.config["training"]["num_neighbours"])
     questions = with_passages(questions, _source(options, work, k, model.config.uses_retrieval))
-    answerer = Answerer(model, Tokenizer.open(work.tokenizer_path), own_passages(k), options.max_tokens, options.batch_size)
+    answerer = Answerer(
+        model, Tokenizer.open(work.tokenizer_path), own_passages(k), options.max_tokens, options.batch_size
+    )
     if options.compare:
         _compare(answerer, questions)
         return
     shown = options.questions and not options.json
-    with RichNarrator().counting(f"Answering with {options.run}") if shown else nullcontext() as told:
+    with RichNarrator().progress(f"Answering with {options.run}") if shown else nullcontext() as told:
         answers = answerer.answer(questions, told)
     if options.out:
         with atomic_write(options.out) as file:
-            file.writelines(f"{json.dumps(_record(answer), ensure_ascii=False)}\n".encode() for answer in answers)
+            file.writelines(
+                f"{json.dumps(_record(answer), ensure_ascii=False)}\n".encode() for answer in answers
+            )
     if options.json:
         for answer in answers:
             print(json.dumps(_record(answer), ensure_ascii=False))
@@ -127,7 +143,11 @@ def _source(options: Options, work: "Workspace", k: int, uses_retrieval: bool) -
         return sources.FromBm25(work.datastore(), k)
     if options.closed_book or not (uses_retrieval or options.datastore):
         return sources.closed_book
-    return sources.own_passages(k) if options.questions and not options.datastore else sources.from_datastore(work.datastore(), k)
+    return (
+        sources.own_passages(k)
+        if options.questions and not options.datastore
+        else sources.from_datastore(work.datastore(), k)
+    )
 
 
 def warn(*lines: str) -> None:
@@ -140,27 +160,46 @@ def _record(answer: "Answer") -> dict[str, Any]:
     from retro.questions.scoring import best, exact_match, f1, holds_answer
 
     right = answer.question.answers
-    scores = {"exact_match": best(exact_match, answer.text, right), "f1": best(f1, answer.text, right)} if right else {}
+    scores = (
+        {"exact_match": best(exact_match, answer.text, right), "f1": best(f1, answer.text, right)}
+        if right
+        else {}
+    )
     return {
         "question": answer.question.text,
         "answer": answer.text,
         "log_prob": round(answer.log_prob, 4),
         "answers": right,
         **scores,
-        "passages": [{**asdict(passage), "holds_answer": holds_answer(passage, [answer.text])} for passage in answer.passages],
+        "passages": [
+            {**asdict(passage), "holds_answer": holds_answer(passage, [answer.text])}
+            for passage in answer.passages
+        ],
     }
 
 
 def _show(answer: "Answer") -> None:
     from retro.questions.scoring import holds_answer
 
-    CONSOLE.print(f"[bold]{answer.text or '(nothing)'}[/]  (log-probability {answer.log_prob:.2f})", highlight=False)
+    CONSOLE.print(
+        f"[bold]{answer.text or '(nothing)'}[/]  (log-probability {answer.log_prob:.2f})", highlight=False
+    )
     if not answer.passages:
         CONSOLE.print("closed book: no passages were read", highlight=False)
         return
-    table = Table("", "score", "title", "passage", title="passages that were read; ● holds the answer", title_justify="left")
+    table = Table(
+        "",
+        "score",
+        "title",
+        "passage",
+        title="passages that were read; ● holds the answer",
+        title_justify="left",
+    )
     for passage in answer.passages:
-        mark, score = "●" if holds_answer(passage, [answer.text]) else "", "" if passage.score is None else f"{passage.score:.3f}"
+        mark, score = (
+            "●" if holds_answer(passage, [answer.text]) else "",
+            "" if passage.score is None else f"{passage.score:.3f}",
+        )
         table.add_row(mark, score, passage.title, " ".join(passage.text.split())[:300])
     CONSOLE.print(table)
 
@@ -173,14 +212,26 @@ def _show_scores(options: Options, answers: Sequence["Answer"]) -> None:
     if not any(answer.question.answers for answer in answers):
         return
     scores = score(answers)
-    parts = {"all": scores.all, "a passage holds the answer": scores.with_answer, "none does": scores.without_answer}
-    rows = [[name, f"{part.num_questions:,}", percent(part.exact_match), percent(part.f1)] for name, part in parts.items() if part]
-    print_table(f"{options.run}: recall of the passages {percent(scores.recall)} %", ["", "questions", "exact match %", "F1 %"], rows)
+    parts = {
+        "all": scores.all,
+        "a passage holds the answer": scores.with_answer,
+        "none does": scores.without_answer,
+    }
+    rows = [
+        [name, f"{part.num_questions:,}", percent(part.exact_match), percent(part.f1)]
+        for name, part in parts.items()
+        if part
+    ]
+    print_table(
+        f"{options.run}: recall of the passages {percent(scores.recall)} %",
+        ["", "questions", "exact match %", "F1 %"],
+        rows,
+    )
 
 
 def _compare(answerer: "Answerer", questions: Sequence["Question"]) -> None:
     from retro.questions.experiment import HEADINGS, compare
 
-    with RichNarrator().scoring("Answering") as told:
+    with RichNarrator().progress("Answering") as told:
         found = compare(answerer, questions, progress=told)
     print_table(f"{found.num_questions:,} questions; in %, with 95 % intervals", HEADINGS, found.rows())

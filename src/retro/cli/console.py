@@ -11,7 +11,6 @@ import tyro
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     SpinnerColumn,
     TaskID,
@@ -25,12 +24,16 @@ from rich.table import Table
 from retro import recipes
 from retro.config import RunConfig
 from retro.errors import DataError
+from retro.stages.progress import Progress as Report
 
 CONSOLE = Console(quiet=os.environ.get("RANK", "0") != "0")  # of torchrun's processes the first alone speaks
+TITLE_WIDTH = 36
 Options = TypeVar("Options")
 
 
-def parse(cls: Callable[..., Options], arguments: Sequence[str], command: str, default: Any = None) -> Options:
+def parse(
+    cls: Callable[..., Options], arguments: Sequence[str], command: str, default: Any = None
+) -> Options:
     """Options of a command from its arguments."""
     extra = {} if default is None else {"default": default}
     return tyro.cli(cls, args=list(arguments), prog=f"retro {command}", **extra)
@@ -48,57 +51,34 @@ def recipe_of(arguments: Sequence[str], default: str = "tiny") -> RunConfig:
 
 
 class RichNarrator:
-    """Progress bars on the terminal; a line at the end where there is none."""
+    """Progress bars on the terminal, one for each step; a line at the end where there is no terminal."""
 
     @contextmanager
-    def counting(self, title: str) -> Iterator[Callable[[int, int], None]]:
-        with self._bar(title, TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as (progress, task):
-            yield lambda done, total: progress.update(task, completed=done, total=total)
+    def progress(self, title: str) -> Iterator[Report]:
+        shown = (
+            SpinnerColumn(finished_text="[green]✓"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+        )
+        times = (TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        with Progress(
+            *shown, *times, TextColumn("{task.fields[note]}"), console=CONSOLE, refresh_per_second=4
+        ) as bars:
+            task = bars.add_task(title.ljust(TITLE_WIDTH), total=None, note="")
+            current = ""
 
-    @contextmanager
-    def steps(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
-        with self._bar(title, TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as (progress, task):
-            names: list[str] = []
+            def report(done: int, total: int, step: str = "", note: str = "") -> None:
+                nonlocal task, current
+                name = f"{title} · {step}" if step else title
+                if step != current and current:  # another step has begun: its bar comes below
+                    _finish(bars, task)
+                    task = bars.add_task(name.ljust(TITLE_WIDTH), total=None, note="")
+                current = step
+                description = name.ljust(TITLE_WIDTH)
+                bars.update(task, completed=done, total=total or None, description=description, note=note)
 
-            def told(step: str, done: int, total: int) -> None:
-                nonlocal task
-                name = step.partition(":")[0]
-                if name not in names[-1:]:
-                    if names:
-                        _finish(progress, task)
-                        task = progress.add_task(step, total=None)
-                    names.append(name)
-                progress.update(task, completed=done, total=total or None, description=step)
-
-            yield told
-
-    @contextmanager
-    def scoring(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
-        with self._bar(title, TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()) as (progress, task):
-
-            def told(mode: str, done: int, total: int) -> None:
-                progress.update(task, completed=done, total=total, description=f"{title} · {mode}".ljust(36))
-
-            yield told
-
-    @contextmanager
-    def training(self, title: str) -> Iterator[Callable[[Any], None]]:
-        columns = (TextColumn("{task.fields[line]}"),)
-        with self._bar(title, MofNCompleteColumn(), TimeElapsedColumn(), *columns) as (progress, task):
-
-            def told(report: Any) -> None:
-                line = f"loss {report.loss:.3f}  {report.tokens_per_second:,.0f} tokens/s  {report.seconds_left / 60:.1f} min left"
-                progress.update(task, completed=report.step, total=report.num_steps, line=line)
-
-            yield told
-
-    @contextmanager
-    def _bar(self, title: str, *columns: Any) -> Iterator[tuple[Progress, Any]]:
-        shown = (SpinnerColumn(finished_text="[green]✓"), TextColumn("{task.description}"), BarColumn(bar_width=24), *columns)
-        with Progress(*shown, console=CONSOLE, refresh_per_second=4) as progress:
-            task = progress.add_task(title.ljust(36), total=None, line="")
-            yield progress, task
-            _finish(progress, progress.task_ids[-1])
+            yield report
+            _finish(bars, task)
 
 
 def _finish(progress: Progress, task: TaskID) -> None:

@@ -11,7 +11,7 @@ from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, read_ar
 from retro.corpus.readers.records import FieldMap
 
 if TYPE_CHECKING:
-    from retro.retrieval.datastore import Datastore
+    from retro.retrieval.datastore.datastore import Datastore
 
 Place = Annotated[Path, tyro.conf.Positional]
 
@@ -87,14 +87,16 @@ ACTIONS: dict[str, tuple[type, Callable[[Any], None]]] = {}
 
 
 def main(arguments: list[str]) -> None:
-    kinds = tuple(Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)] for name, (kind, _) in ACTIONS.items())
+    kinds = tuple(
+        Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)] for name, (kind, _) in ACTIONS.items()
+    )
     options: Any = parse(Union[kinds], arguments, "db")  # type: ignore[arg-type]  # noqa: UP007
     next(run for kind, run in ACTIONS.values() if isinstance(options, kind))(options)
 
 
 def opened(place: Path) -> "Datastore":
     """The datastore of a workspace, or the one that is named."""
-    from retro.retrieval.datastore import Datastore
+    from retro.retrieval.datastore.datastore import Datastore
 
     return Datastore.open(place / "datastore" if (place / "datastore").exists() else place)
 
@@ -104,10 +106,12 @@ def add(options: Add) -> None:
 
     datastore = opened(options.place)
     documents = (document for source in options.sources for document in readers.read(source, options.fields))
-    with RichNarrator().counting("Embedding the new chunks") as told:
+    with RichNarrator().progress("Embedding the new chunks") as told:
         version = datastore.add(documents, told)
     change = datastore.ledger.version()
-    CONSOLE.print(f"{datastore.path}: version {version}, {change.documents:,} documents added", soft_wrap=True)
+    CONSOLE.print(
+        f"{datastore.path}: version {version}, {change.documents:,} documents added", soft_wrap=True
+    )
 
 
 def delete(options: Delete) -> None:
@@ -123,28 +127,34 @@ def delete(options: Delete) -> None:
 def compact(options: Compact) -> None:
     datastore = opened(options.place)
     before = size_of(datastore.path)
-    with RichNarrator().counting("Compacting"):
+    with RichNarrator().progress("Compacting"):
         version = datastore.compact()
-    CONSOLE.print(f"{datastore.path}: version {version}, {before / 1e6:,.1f} → {size_of(datastore.path) / 1e6:,.1f} MB", soft_wrap=True)
+    CONSOLE.print(
+        f"{datastore.path}: version {version}, {before / 1e6:,.1f} → {size_of(datastore.path) / 1e6:,.1f} MB",
+        soft_wrap=True,
+    )
 
 
 def search(options: Search) -> None:
     from rich.markup import escape
 
     datastore = opened(options.place)
-    for neighbour in datastore.search([read_argument(options.text)], options.k, options.source, options.exclude)[0]:
+    for neighbour in datastore.search(
+        [read_argument(options.text)], options.k, options.source, options.exclude
+    )[0]:
         name = escape(neighbour.title or neighbour.document)
         CONSOLE.print(
-            f"[bold]{neighbour.distance:9.4f}[/]  {name}  [dim]{escape(neighbour.source)} · {escape(neighbour.document)}[/]", soft_wrap=True
+            f"[bold]{neighbour.distance:9.4f}[/]  {name}  [dim]{escape(neighbour.source)} · {escape(neighbour.document)}[/]",
+            soft_wrap=True,
         )
         CONSOLE.print(escape(" ".join(neighbour.text.split())), style="dim", soft_wrap=True)
 
 
 def verify(options: Verify) -> None:
-    from retro.retrieval.verify import verify as look_over
+    from retro.retrieval.datastore.verify import verify as look_over
 
     datastore = opened(options.place)
-    with RichNarrator().counting("Reading every file again") as told:
+    with RichNarrator().progress("Reading every file again") as told:
         found = look_over(datastore, options.sample, options.seed, told)
     CONSOLE.print(
         f"{datastore.path} is sound at version {found.version}: {found.files} files, {found.documents:,} documents, {found.keys:,} keys, "
@@ -154,7 +164,7 @@ def verify(options: Verify) -> None:
 
 
 def info(options: Info) -> None:
-    from retro.retrieval.info import describe
+    from retro.retrieval.datastore.info import describe
 
     datastore = opened(options.place)
     about = describe(datastore)
@@ -167,7 +177,9 @@ def info(options: Info) -> None:
     print_table("by source", ["source", "documents", "tokens", "bytes"], about.sources)
     print_table("last versions", ["version", "action", "documents"], about.versions[-10:])
     if options.documents:
-        rows = datastore.ledger.rows("SELECT id, source, title, num_tokens FROM documents WHERE deleted IS NULL ORDER BY number")
+        rows = datastore.ledger.rows(
+            "SELECT id, source, title, num_tokens FROM documents WHERE deleted IS NULL ORDER BY number"
+        )
         print_table("documents", ["id", "source", "title", "tokens"], [[*map(str, row)] for row in rows])
 
 

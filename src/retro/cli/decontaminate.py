@@ -26,14 +26,21 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "decontaminate")
+    from retro.corpus.ingest import CorpusWorkspace
     from retro.corpus.names import read_names
-    from retro.corpus.workspace import CorpusWorkspace
 
     if not options.against and options.remove_names is None:
-        raise ConfigError("nothing to decontaminate against was given; expected --against SOURCE or --remove-names FILE")
+        raise ConfigError(
+            "nothing to decontaminate against was given; expected --against SOURCE or --remove-names FILE"
+        )
     names = read_names(options.remove_names) if options.remove_names else frozenset()
     corpus = CorpusWorkspace(options.work).decontaminate(options.out, options.against, names)
     columns = ("documents", "tokens", "bytes")
-    rows = [[split, *(f"{store.artifact.counts[name]:,}" for name in columns)] for split, store in corpus.stores().items()]
+    rows = [
+        [split, *(f"{store.artifact.counts[name]:,}" for name in columns)]
+        for split, store in corpus.stores().items()
+    ]
     print_table(str(options.out), ["split", *columns], rows)
-    CONSOLE.print(f"{options.out / 'removed.json'} lists what was removed, and with what it matched", soft_wrap=True)
+    CONSOLE.print(
+        f"{options.out / 'removed.json'} lists what was removed, and with what it matched", soft_wrap=True
+    )

@@ -19,8 +19,8 @@ class Options:
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "demo")
     from retro.demo import run_demo
-    from retro.evaluation.report import RESULT_HEADINGS, summary
-    from retro.sampling.terminal import render_sample
+    from retro.pages.report import RESULT_HEADINGS, summary
+    from retro.pages.terminal import render_sample
 
     result = run_demo(options.out, get(options.recipe), RichNarrator())
     CONSOLE.print(render_sample(result.off, "retrieval off"))

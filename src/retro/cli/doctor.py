@@ -7,8 +7,8 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from retro import catalogue
 from retro.cli.console import CONSOLE, parse, print_table
-from retro.corpus import catalogue
 
 EXTRAS = {"matplotlib": "eval"}
 CORE = ("torch", "transformers", "faiss-cpu", "sentencepiece", "safetensors", "numpy")
@@ -25,7 +25,7 @@ class Options:
 
 
 def check_corpus(path: Path, mend: bool) -> None:
-    from retro.corpus.workspace import CorpusWorkspace
+    from retro.corpus.ingest import CorpusWorkspace
 
     work = CorpusWorkspace(path)
     if not mend:
@@ -35,7 +35,9 @@ def check_corpus(path: Path, mend: bool) -> None:
     broken = work.mend()
     for name in broken:
         CONSOLE.print(f"{name} was broken and has been taken out", soft_wrap=True)
-    CONSOLE.print(f"now run: retro ingest … --out {path}" if broken else f"{path}: nothing is broken", soft_wrap=True)
+    CONSOLE.print(
+        f"now run: retro ingest … --out {path}" if broken else f"{path}: nothing is broken", soft_wrap=True
+    )
 
 
 def main(arguments: list[str]) -> None:
@@ -47,8 +49,20 @@ def main(arguments: list[str]) -> None:
     rows += [[name, importlib.metadata.version(name)] for name in CORE]
     for name, extra in EXTRAS.items():
         installed = importlib.util.find_spec(name) is not None
-        rows.append([name, importlib.metadata.version(name) if installed else f"missing; run: pip install 'retro-lm[{extra}]'"])
+        rows.append(
+            [
+                name,
+                importlib.metadata.version(name)
+                if installed
+                else f"missing; run: pip install 'retro-lm[{extra}]'",
+            ]
+        )
     rows.append(["cache", str(catalogue.cache_dir())])
     for name in catalogue.ENTRIES:
-        rows.append([name, "fetched" if catalogue.folder_of(name).exists() else f"not fetched; run: retro fetch {name}"])
+        rows.append(
+            [
+                name,
+                "fetched" if catalogue.folder_of(name).exists() else f"not fetched; run: retro fetch {name}",
+            ]
+        )
     print_table("retro doctor", ["what", "found"], rows)

@@ -11,9 +11,9 @@ from retro.config import EvaluationConfig
 from retro.corpus.readers.records import FieldMap
 
 if TYPE_CHECKING:
-    from retro.evaluation.evaluate import Evaluation
-    from retro.evaluation.intervals import Interval
-    from retro.evaluation.seen import Seen
+    from retro.scoring.evaluate import Evaluation
+    from retro.scoring.intervals import Interval
+    from retro.scoring.seen import Seen
     from retro.workspace import Workspace
 
 
@@ -49,32 +49,42 @@ def main(arguments: list[str]) -> None:
     elif options.on:
         _run_set(work, options)
     else:
-        with RichNarrator().scoring(f"Evaluating {options.name}") as told:
+        with RichNarrator().progress(f"Evaluating {options.name}") as told:
             evaluation = work.evaluate(options.name, options.split, options.evaluation, told)
         _show(evaluation, f"{options.name} on {options.split}")
 
 
 def _run_task(work: "Workspace", options: Options) -> None:
-    with RichNarrator().counting(f"{options.name} on {options.task}") as told:
+    with RichNarrator().progress(f"{options.name} on {options.task}") as told:
         result = work.evaluate_task(options.name, options.task, options.evaluation, options.on, told)
     names = list(next(iter(result.modes.values())))
-    rows = [[mode, *(_with_interval(metrics[name]) for name in names)] for mode, metrics in result.modes.items()]
+    rows = [
+        [mode, *(_with_interval(metrics[name]) for name in names)] for mode, metrics in result.modes.items()
+    ]
     print_table(f"{options.name} on {result.artifact.counts['items']:,} items", ["retrieval", *names], rows)
     _warn(result.seen)
 
 
 def _run_set(work: "Workspace", options: Options) -> None:
-    from retro.evaluation.new_articles import by_kind
+    from retro.scoring.new_articles import by_kind
 
-    with RichNarrator().counting(f"Finding neighbours of {options.on}") as told:
+    with RichNarrator().progress(f"Finding neighbours of {options.on}") as told:
         found = work.evaluation_set(options.on, options.fields, told)
-    with RichNarrator().scoring(f"Evaluating {options.name}") as told_mode:
+    with RichNarrator().progress(f"Evaluating {options.name}") as told_mode:
         evaluation = work.evaluate_on(options.name, found, options.evaluation, told_mode)
     _show(evaluation, f"{options.name} on {options.on}")
     groups = by_kind(found, evaluation)
     if len(groups) > 1:
         headings = ["documents are", "documents", "bytes", *evaluation.modes]
-        rows = [[g.name, f"{g.documents:,}", f"{g.num_bytes:,}", *(_with_interval(v) for v in g.bits_per_byte.values())] for g in groups]
+        rows = [
+            [
+                g.name,
+                f"{g.documents:,}",
+                f"{g.num_bytes:,}",
+                *(_with_interval(v) for v in g.bits_per_byte.values()),
+            ]
+            for g in groups
+        ]
         print_table("bits per byte by what the datastore knows of them", headings, rows)
     _warn(found.seen)
 
@@ -84,7 +94,8 @@ def _show(evaluation: "Evaluation", title: str) -> None:
     sources = evaluation.results["sources"]
     if len(sources) > 1:
         rows = [
-            [source, *(f"{modes[mode]['bits_per_byte']['estimate']:.4f}" for mode in evaluation.modes)] for source, modes in sources.items()
+            [source, *(f"{modes[mode]['bits_per_byte']['estimate']:.4f}" for mode in evaluation.modes)]
+            for source, modes in sources.items()
         ]
         print_table("bits per byte by source", ["source", *evaluation.modes], rows)
 
@@ -95,14 +106,31 @@ def _print_modes(title: str, evaluation: "Evaluation") -> None:
         found = evaluation.metrics(mode)
         value = found.bits_per_byte
         perplexities = (found.perplexity_per_token.estimate, found.perplexity_per_word.estimate)
-        rows.append([mode, f"{value.estimate:.4f}", f"{value.low:.4f} – {value.high:.4f}", *(f"{number:.2f}" for number in perplexities)])
-    print_table(title, ["retrieval", "bits per byte", "95 % interval", "perplexity per token", "per word"], rows)
+        rows.append(
+            [
+                mode,
+                f"{value.estimate:.4f}",
+                f"{value.low:.4f} – {value.high:.4f}",
+                *(f"{number:.2f}" for number in perplexities),
+            ]
+        )
+    print_table(
+        title, ["retrieval", "bits per byte", "95 % interval", "perplexity per token", "per word"], rows
+    )
     by_mode = [[point for point in evaluation.filtered(mode) if point.is_eighth] for mode in evaluation.modes]
     rows = [
-        [f"{points[0].alpha:.1%}", f"{points[0].share_of_bytes:.1%}", *(f"{point.bits_per_byte.estimate:.4f}" for point in points)]
+        [
+            f"{points[0].alpha:.1%}",
+            f"{points[0].share_of_bytes:.1%}",
+            *(f"{point.bits_per_byte.estimate:.4f}" for point in points),
+        ]
         for points in zip(*by_mode, strict=True)
     ]
-    print_table("bits per byte of chunks that share at most α with the datastore", ["α", "of the text", *evaluation.modes], rows)
+    print_table(
+        "bits per byte of chunks that share at most α with the datastore",
+        ["α", "of the text", *evaluation.modes],
+        rows,
+    )
 
 
 def _with_interval(value: "Interval") -> str:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import tyro
 
+from retro import catalogue
 from retro.cli.console import CONSOLE, RichNarrator, parse, print_table
-from retro.corpus import catalogue
 from retro.errors import ConfigError
 
 
@@ -24,18 +24,27 @@ def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "fetch")
     if options.list:
         rows = [
-            [e.name, e.kind, f"{e.size / 1e6:.0f} MB", "yes" if catalogue.folder_of(e.name).exists() else "no", e.licence, e.description]
+            [
+                e.name,
+                e.kind,
+                f"{e.size / 1e6:.0f} MB",
+                "yes" if catalogue.folder_of(e.name).exists() else "no",
+                e.licence,
+                e.description,
+            ]
             for e in catalogue.ENTRIES.values()
         ]
         rows += [[name, "corpus", "0 MB", "yes", "PSF-2.0", text] for name, text in catalogue.LOCAL.items()]
         print_table("catalogue", ["name", "kind", "download", "here", "licence", "what"], rows)
         return
     if not options.names:
-        raise ConfigError("nothing to fetch was named; expected a name of the catalogue; run: retro fetch --list")
+        raise ConfigError(
+            "nothing to fetch was named; expected a name of the catalogue; run: retro fetch --list"
+        )
     for name in options.names:
         if name in catalogue.LOCAL:
             CONSOLE.print(f"{name} needs no download")
             continue
-        with RichNarrator().counting(f"Fetching {name}") as told:
+        with RichNarrator().progress(f"Fetching {name}") as told:
             artifact = catalogue.fetch(name, told)
         CONSOLE.print(f"{name} is in {artifact.path}", soft_wrap=True)

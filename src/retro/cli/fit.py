@@ -37,9 +37,16 @@ def main(arguments: list[str]) -> None:
         fit_questions.main(arguments)
         return
     run = recipe_of(arguments)
-    options = parse(Options, arguments, "fit", Options(work=tyro.MISSING, fit=FitConfig.of(run.model), training=run.training))
+    options = parse(
+        Options,
+        arguments,
+        "fit",
+        Options(work=tyro.MISSING, fit=FitConfig.of(run.model), training=run.training),
+    )
     from retro.workspace import Workspace
 
-    with RichNarrator().training(f"Fitting {options.name}") as told:
-        _, artifact = Workspace(options.work).fit(options.name, options.baseline, options.fit, options.training, told)
+    with RichNarrator().progress(f"Fitting {options.name}") as told:
+        _, artifact = Workspace(options.work).fit(
+            options.name, options.baseline, options.fit, options.training, told
+        )
     tell(artifact)

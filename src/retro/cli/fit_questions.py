@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> None:
         work=tyro.MISSING, base=tyro.MISSING, training=recipe_of(arguments, RECIPE).training, tuning=FineTuningConfig()
     )  # fmt: skip
     options = parse(Options, arguments, "fit --task qa", default)
-    from retro.corpus.tokenizer import Tokenizer
+    from retro.corpus.tokenizers.tokenizer import Tokenizer
     from retro.questions.cloze import cloze_questions, documents_of
     from retro.questions.examples import Questions, read_questions
     from retro.questions.finetuning import finetune, split
@@ -51,10 +51,14 @@ def main(arguments: list[str]) -> None:
     if options.questions is not None:
         found = read_questions(options.questions, options.training.num_neighbours)
     else:
-        found = Questions(list(cloze_questions(documents_of(work.corpus().train, Tokenizer.open(work.tokenizer_path)))))
+        found = Questions(
+            list(cloze_questions(documents_of(work.corpus().train, Tokenizer.open(work.tokenizer_path))))
+        )
         CONSOLE.print(f"{len(found.rows):,} questions made out of the training text")
     valid, train = split(found.with_answers(), [options.valid_fraction])
     warn(*found.warnings())
-    with RichNarrator().training(f"Fine-tuning {options.name}") as told:
-        _, artifact = finetune(work, options.name, options.base, train, options.training, options.tuning, valid, told, warn)
+    with RichNarrator().progress(f"Fine-tuning {options.name}") as told:
+        _, artifact = finetune(
+            work, options.name, options.base, train, options.training, options.tuning, valid, told, warn
+        )
     tell(artifact)

@@ -40,14 +40,24 @@ def main(arguments: list[str]) -> None:
         model = RetroLM(options.work, options.name, k, options.window, options.batch_size)
         results[k] = evaluate_with_harness(model, options.tasks, options.limit)
     rows = [
-        [task, name.removesuffix(",none"), str(k), f"{value:.4f}", f"{error:.4f}" if isinstance(error, float) else "–"]
+        [
+            task,
+            name.removesuffix(",none"),
+            str(k),
+            f"{value:.4f}",
+            f"{error:.4f}" if isinstance(error, float) else "–",
+        ]
         for k, found in results.items()
         for task, metrics in found["results"].items()
         for name, value in metrics.items()
         if isinstance(value, float) and "_stderr," not in name
         for error in [metrics.get(name.replace(",", "_stderr,"))]
     ]
-    print_table(f"{options.name}, by lm-evaluation-harness", ["task", "metric", "k", "value", "standard error"], rows)
+    print_table(
+        f"{options.name}, by lm-evaluation-harness", ["task", "metric", "k", "value", "standard error"], rows
+    )
     if options.out:
-        options.out.write_text(json.dumps({str(k): found["results"] for k, found in results.items()}, indent=2, default=str))
+        options.out.write_text(
+            json.dumps({str(k): found["results"] for k, found in results.items()}, indent=2, default=str)
+        )
         CONSOLE.print(f"{options.out} holds the results", soft_wrap=True)

@@ -16,8 +16,8 @@ FEW = 5
 """Skipped records that are shown; a file lists the others."""
 
 if TYPE_CHECKING:
-    from retro.corpus.ingest import Corpus
-    from retro.corpus.workspace import CorpusWorkspace
+    from retro.corpus.ingest import CorpusWorkspace
+    from retro.corpus.pack import Corpus
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Options:
 def main(arguments: list[str]) -> None:
     default = Options(sources=(), corpus=recipe_of(arguments).corpus)
     options = parse(Options, arguments, "ingest", default)
+    from retro.corpus.ingest import CorpusWorkspace
     from retro.corpus.names import read_names
-    from retro.corpus.workspace import CorpusWorkspace
-    from retro.executor import EXECUTORS
+    from retro.stages.executor import EXECUTORS
 
     sources = options.sources or options.corpus.sources
     if not sources:
@@ -66,12 +66,13 @@ def main(arguments: list[str]) -> None:
         print_look(work, sources, options)
         return
     names = read_names(options.remove_names) if options.remove_names else frozenset()
-    with RichNarrator().steps("Reading") as told:
+    with RichNarrator().progress("Reading") as told:
         corpus = work.ingest(sources, options.corpus, options.fields, options.strict, names, told)
     print_corpus(work, corpus)
     if work.left_out():
         CONSOLE.print(
-            f"left out: {work.left_out():,} documents without text, not sampled, or longer than --max-document-bytes", soft_wrap=True
+            f"left out: {work.left_out():,} documents without text, not sampled, or longer than --max-document-bytes",
+            soft_wrap=True,
         )
     if work.skipped():
         print_skipped(work.skipped(), work.first_skipped(), f"; {work.skipped_path} lists them")
@@ -80,7 +81,10 @@ def main(arguments: list[str]) -> None:
 def print_look(work: "CorpusWorkspace", sources: Sequence[str], options: Options) -> None:
     """What is in the sources."""
     looks = list(work.look(sources, options.fields, options.strict))
-    rows = [[source, f"{count:,}", f"{size / 1e6:,.2f} MB", f"{problems.count:,}"] for source, count, size, problems in looks]
+    rows = [
+        [source, f"{count:,}", f"{size / 1e6:,.2f} MB", f"{problems.count:,}"]
+        for source, count, size, problems in looks
+    ]
     print_table("would be read", ["source", "documents", "text", "skipped"], rows)
     for _, _, _, problems in looks:
         print_skipped(problems.count, problems.rows)
@@ -97,8 +101,18 @@ def print_skipped(number: int, rows: Sequence[Sequence[str]], where: str = "") -
 def print_corpus(work: "CorpusWorkspace", corpus: "Corpus") -> None:
     """What there is, by split and by source."""
     columns = ("documents", "tokens", "bytes")
-    rows = [[split, *(f"{store.artifact.counts[name]:,}" for name in columns)] for split, store in corpus.stores().items()]
+    rows = [
+        [split, *(f"{store.artifact.counts[name]:,}" for name in columns)]
+        for split, store in corpus.stores().items()
+    ]
     print_table("by split", ["split", *columns], rows)
     all_columns = (*columns, "duplicate", "contaminated", "named")
-    rows = [[source, *(f"{counts[name]:,}" for name in all_columns)] for source, counts in sorted(work.by_source().items())]
-    print_table(f"by source; {work.tokens_path / 'removed.json'} lists what was removed", ["source", *all_columns], rows)
+    rows = [
+        [source, *(f"{counts[name]:,}" for name in all_columns)]
+        for source, counts in sorted(work.by_source().items())
+    ]
+    print_table(
+        f"by source; {work.tokens_path / 'removed.json'} lists what was removed",
+        ["source", *all_columns],
+        rows,
+    )

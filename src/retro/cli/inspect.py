@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from retro.artifacts import atomic_write, write_json
 from retro.cli.console import CONSOLE, parse
 from retro.errors import ConfigError
+from retro.stages.files import atomic_write, write_json
 
 if TYPE_CHECKING:
     from retro.workspace import Workspace
@@ -36,7 +36,9 @@ class Options:
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "inspect")
     if options.out.suffix == ".json":
-        raise ConfigError(f"--out is {options.out}; expected the name of a page, such as closely.html, beside which the JSON is written")
+        raise ConfigError(
+            f"--out is {options.out}; expected the name of a page, such as closely.html, beside which the JSON is written"
+        )
     from retro.workspace import Workspace
 
     work = Workspace(options.work)
@@ -52,12 +54,13 @@ def _list(work: "Workspace", options: Options) -> None:
     for row in work.document_gains(options.name, options.split, options.neighbours):
         size = max(1, row.num_bytes)
         numbers = f"{100 * row.gain:5.1f} %  {row.off / size:.3f} → {row.on / size:.3f}  {row.num_bytes:>12,}"
-        CONSOLE.print(f"{numbers}  {row.source}/{row.id}  {row.title}", soft_wrap=True, markup=False, highlight=False)
+        CONSOLE.print(
+            f"{numbers}  {row.source}/{row.id}  {row.title}", soft_wrap=True, markup=False, highlight=False
+        )
 
 
 def _write(work: "Workspace", options: Options) -> None:
-    from retro.evaluation.closely import close_record
-    from retro.evaluation.closely_page import close_page
+    from retro.pages.inspection import close_page, close_record
 
     document = work.look_closely(options.name, options.split, options.neighbours, options.document)
     origin = {"run": options.name, "split": options.split}

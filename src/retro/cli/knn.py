@@ -10,7 +10,7 @@ from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, recipe_
 from retro.config import EvaluationConfig, KnnConfig
 
 if TYPE_CHECKING:
-    from retro.evaluation.knn_evaluation import KnnEvaluation
+    from retro.comparators.knn_evaluation import KnnEvaluation
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,34 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     evaluation = recipe_of(arguments).evaluation
-    options = parse(Options, arguments, "knn", Options(work=tyro.MISSING, name=tyro.MISSING, evaluation=evaluation, knn=KnnConfig()))
-    from retro.evaluation.knn_evaluation import size_of_datastore
+    options = parse(
+        Options,
+        arguments,
+        "knn",
+        Options(work=tyro.MISSING, name=tyro.MISSING, evaluation=evaluation, knn=KnnConfig()),
+    )
+    from retro.comparators.knn_evaluation import size_of_datastore
     from retro.workspace import Workspace
 
     work = Workspace(options.work)
-    with RichNarrator().scoring(f"kNN-LM of {options.name}") as told:
-        result = work.knn_lm(options.name, options.knn, options.evaluation, options.split, options.tune_on, told)
+    with RichNarrator().progress(f"kNN-LM of {options.name}") as told:
+        result = work.knn_lm(
+            options.name, options.knn, options.evaluation, options.split, options.tune_on, told
+        )
     headings = ["", "bits per byte", "95 % interval", "saved", "", f"tuned on {options.tune_on}"]
-    print_table(f"{options.name} on {options.split}", headings, [_row(result, mode) for mode in result.bits_per_byte])
+    print_table(
+        f"{options.name} on {options.split}", headings, [_row(result, mode) for mode in result.bits_per_byte]
+    )
     CONSOLE.print(f"The search found {result.recall:.1%} of the nearest keys.")
     sizes = {"kNN-LM": result.size}
     if work.datastore_path.exists():
         sizes["RETRO"] = size_of_datastore(work.datastore())
     rows = [
-        [name, *(f"{number:,}" for number in (size.tokens, size.keys, size.key_bytes, size.num_bytes)), size.index]
+        [
+            name,
+            *(f"{number:,}" for number in (size.tokens, size.keys, size.key_bytes, size.num_bytes)),
+            size.index,
+        ]
         for name, size in sizes.items()
     ]
     print_table("memories", ["", "tokens", "keys", "bytes of keys", "bytes in all", "index"], rows)

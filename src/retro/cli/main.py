@@ -48,7 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     command = arguments[0]
     if command not in COMMANDS:
-        print(f"retro: there is no command {command!r}; expected one of {', '.join(COMMANDS)}; run: retro --help", file=sys.stderr)
+        print(
+            f"retro: there is no command {command!r}; expected one of {', '.join(COMMANDS)}; run: retro --help",
+            file=sys.stderr,
+        )
         return 2
     try:
         importlib.import_module(f"retro.cli.{command}").main(arguments[1:])
@@ -75,9 +78,7 @@ def explain(error: RetroError | OSError | KeyboardInterrupt) -> str | None:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted; what was finished is kept; run the same command to go on"
     if error.errno == errno.ENOSPC:
-        return (
-            f"the disk is full ({error.filename or 'while writing'}); what was finished is kept; free some space and run the same command"
-        )
+        return f"the disk is full ({error.filename or 'while writing'}); what was finished is kept; free some space and run the same command"
     if isinstance(error, PermissionError):
         return f"{error.filename} may not be written or read; expected permission; choose another folder with --out"
     return None

@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> None:
 
     work = Workspace(options.work)
     for split in work.corpus().stores():
-        with RichNarrator().counting(f"Finding neighbours of {split}") as told:
+        with RichNarrator().progress(f"Finding neighbours of {split}") as told:
             counts = work.find_neighbours(split, told).artifact.counts
         CONSOLE.print(
             f"{work.neighbours_path(split)}: {counts['neighbours']:,} neighbours of {counts['chunks']:,} chunks; searched {counts['searched']:,}, "

@@ -31,7 +31,11 @@ def main(arguments: list[str]) -> None:
     from retro.reproduce.runner import EXPERIMENTS, finished, reproduce
 
     if not options.names:
-        print_table("experiments", ["name", "title"], [[name, experiment.title] for name, experiment in EXPERIMENTS.items()])
+        print_table(
+            "experiments",
+            ["name", "title"],
+            [[name, experiment.title] for name, experiment in EXPERIMENTS.items()],
+        )
         return
     names = () if options.names == ("all",) else options.names
     results = reproduce(names, scales.get(options.scale), options.out, RichNarrator(), options.sources)
@@ -42,6 +46,9 @@ def main(arguments: list[str]) -> None:
     CONSOLE.print("\n[bold]Claims looked at in this folder[/]")
     for statement, claim, _ in checklist(finished(options.out)):
         if claim is not None:
-            CONSOLE.print(f"[{COLOURS[claim.verdict]}]{MARKS[claim.verdict]} {claim.verdict.value}[/]: {statement}", soft_wrap=True)
+            CONSOLE.print(
+                f"[{COLOURS[claim.verdict]}]{MARKS[claim.verdict]} {claim.verdict.value}[/]: {statement}",
+                soft_wrap=True,
+            )
             CONSOLE.print(f"    {claim.found}", soft_wrap=True, highlight=False)
     CONSOLE.print(f"{options.out / 'reproduce' / 'report.html'}", soft_wrap=True)

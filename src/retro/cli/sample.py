@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from retro.artifacts import atomic_write
 from retro.cli.console import CONSOLE, parse, read_argument, read_text
 from retro.errors import ConfigError
+from retro.stages.files import atomic_write
 
 if TYPE_CHECKING:
-    from retro.sampling.sample import Sample
-    from retro.sampling.sampler import Sampler
+    from retro.generation.sample import Sample
+    from retro.generation.sampler import Sampler
 
 ENDS = {"length": "its length", "end": "the document's end", "stop": "a stop text", None: "nothing"}
 
@@ -81,13 +81,31 @@ class Options:
 def check(options: Options) -> None:
     """Refuse options that contradict each other; once parsed, as the parser would print a page about them."""
     for wrong, message in (
-        (options.on + options.off + options.both > 1, "--on, --off and --both exclude each other; expected one of them"),
+        (
+            options.on + options.off + options.both > 1,
+            "--on, --off and --both exclude each other; expected one of them",
+        ),
         (options.prompt and options.file, "a prompt and --file were given; expected one of them"),
-        (not options.prompt and not options.file, "there is no prompt; expected a text, - for standard input, or --file"),
-        (options.off and options.wants_neighbours, "--off retrieves nothing; expected no --sources, --exclude, --every or --passages"),
-        (options.passages and (options.sources or options.exclude), "--passages are not searched; expected no --sources or --exclude"),
-        (options.log_probs and not options.json, "--log-probs are told in JSON only; expected --json with it"),
-        (options.samples > 1 and options.temperature == 0, "at --temperature 0 all samples are the same; expected 1 sample"),
+        (
+            not options.prompt and not options.file,
+            "there is no prompt; expected a text, - for standard input, or --file",
+        ),
+        (
+            options.off and options.wants_neighbours,
+            "--off retrieves nothing; expected no --sources, --exclude, --every or --passages",
+        ),
+        (
+            options.passages and (options.sources or options.exclude),
+            "--passages are not searched; expected no --sources or --exclude",
+        ),
+        (
+            options.log_probs and not options.json,
+            "--log-probs are told in JSON only; expected --json with it",
+        ),
+        (
+            options.samples > 1 and options.temperature == 0,
+            "at --temperature 0 all samples are the same; expected 1 sample",
+        ),
     ):
         if wrong:
             raise ConfigError(message)
@@ -96,7 +114,7 @@ def check(options: Options) -> None:
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "sample")
     check(options)
-    from retro.sampling.record import sample_record
+    from retro.pages.sample_record import sample_record
 
     prompt = read_text(options.file) if options.file else read_argument(options.prompt)
     sampler = _sampler(options)
@@ -104,7 +122,12 @@ def main(arguments: list[str]) -> None:
     for samples in modes:
         for number, sample in enumerate(samples):
             if options.json:
-                record = {"run": options.name, "seed": options.seed, "number": number, **sample_record(sample, sampler.tokenizer)}
+                record = {
+                    "run": options.name,
+                    "seed": options.seed,
+                    "number": number,
+                    **sample_record(sample, sampler.tokenizer),
+                }
                 print(json.dumps(record, ensure_ascii=False))
             elif not options.html:
                 _show(sample, sampler, f"sample {number + 1} · " if options.samples > 1 else "")
@@ -116,16 +139,20 @@ def _sampler(options: Options) -> "Sampler":
     from retro.workspace import Workspace
 
     work = Workspace(options.work)
-    sampler = work.sampler(options.name, options.neighbours, not options.off, options.passages, options.window)
+    sampler = work.sampler(
+        options.name, options.neighbours, not options.off, options.passages, options.window
+    )
     if (options.on or options.both or options.wants_neighbours) and not sampler.model.config.uses_retrieval:
-        raise ConfigError(f"run {options.name!r} has no cross-attention; expected a RETRO, or none of the options of retrieval")
+        raise ConfigError(
+            f"run {options.name!r} has no cross-attention; expected a RETRO, or none of the options of retrieval"
+        )
     return sampler
 
 
 def _sample(sampler: "Sampler", options: Options, prompt: str) -> list[list["Sample"]]:
     """The samples of each mode that was asked for."""
-    from retro.sampling.choice import Choice
-    from retro.sampling.search import Retrieval
+    from retro.generation.choice import Choice
+    from retro.generation.search import Retrieval
 
     choice = Choice(
         temperature=options.temperature,
@@ -138,30 +165,39 @@ def _sample(sampler: "Sampler", options: Options, prompt: str) -> list[list["Sam
     on: bool | Retrieval = False
     if sampler.retriever is not None:
         k = None if options.passages else options.neighbours
-        on = Retrieval(num_neighbours=k, every=options.every, sources=options.sources, exclude=options.exclude)
+        on = Retrieval(
+            num_neighbours=k, every=options.every, sources=options.sources, exclude=options.exclude
+        )
     modes = (False, on) if options.both else (on,)
     return [
-        sampler.generate_all([prompt], options.tokens, choice, options.seed, retrieval, options.log_probs, options.samples)[0]
+        sampler.generate_all(
+            [prompt], options.tokens, choice, options.seed, retrieval, options.log_probs, options.samples
+        )[0]
         for retrieval in modes
     ]
 
 
 def _show(sample: "Sample", sampler: "Sampler", prefix: str) -> None:
-    from retro.sampling.colours import colour_sample
-    from retro.sampling.terminal import render_sample
+    from retro.pages.sample_colours import colour_sample
+    from retro.pages.terminal import render_sample
 
     title = f"{prefix}retrieval {'on' if sample.retrieval else 'off'}"
     CONSOLE.print(render_sample(colour_sample(sample, sampler.tokenizer), title))
 
 
-def _write_page(path: Path, modes: Sequence[Sequence["Sample"]], sampler: "Sampler", options: Options) -> None:
-    from retro.sampling.colours import colour_sample
-    from retro.sampling.html import Pair, samples_page
+def _write_page(
+    path: Path, modes: Sequence[Sequence["Sample"]], sampler: "Sampler", options: Options
+) -> None:
+    from retro.pages.sample_colours import colour_sample
+    from retro.pages.samples import Pair, samples_page
 
     pairs = []
     for number, samples in enumerate(zip(*modes, strict=True)):
         coloured = {sample.retrieval: colour_sample(sample, sampler.tokenizer) for sample in samples}
-        ends = "; ".join(f"retrieval {'on' if sample.retrieval else 'off'}: ended by {ENDS[sample.finish]}" for sample in samples)
+        ends = "; ".join(
+            f"retrieval {'on' if sample.retrieval else 'off'}: ended by {ENDS[sample.finish]}"
+            for sample in samples
+        )
         pairs.append(Pair(f"Sample {number + 1}", coloured.get(False, []), coloured.get(True, []), ends))
     note = f"run {options.name}, seed {options.seed}, temperature {options.temperature}, top-p {options.top_p}; the prompt is grey"
     with atomic_write(path) as file:

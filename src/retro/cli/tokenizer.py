@@ -24,24 +24,35 @@ def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "tokenizer")
     from rich.text import Text
 
-    from retro.corpus.tokenizer import Tokenizer
-    from retro.corpus.workspace import CorpusWorkspace
+    from retro.corpus.ingest import CorpusWorkspace
+    from retro.corpus.tokenizers.tokenizer import Tokenizer
 
     work = CorpusWorkspace(options.work)
     tokenizer = Tokenizer.open(work.tokenizer_path)
-    CONSOLE.print(f"{work.tokenizer_path}: {tokenizer.vocab_size:,} tokens, fingerprint {tokenizer.fingerprint}", soft_wrap=True)
+    CONSOLE.print(
+        f"{work.tokenizer_path}: {tokenizer.vocab_size:,} tokens, fingerprint {tokenizer.fingerprint}",
+        soft_wrap=True,
+    )
     text = read_argument(options.text)
     if text:
         tokens = tokenizer.encode(text)
         shown = Text()
         for number, token in enumerate(tokens):
-            piece = tokenizer.token_bytes[token].decode("utf-8", "backslashreplace").replace("\n", "⏎\n").replace("\t", "⇥")
+            piece = (
+                tokenizer.token_bytes[token]
+                .decode("utf-8", "backslashreplace")
+                .replace("\n", "⏎\n")
+                .replace("\t", "⇥")
+            )
             shown.append(piece, "black on #cfe0ee" if number % 2 else "black on #f4e3c3")
         CONSOLE.print(shown)
         CONSOLE.print(
-            f"{len(tokens)} tokens, {tokenizer.num_bytes(tokens) / max(1, len(tokens)):.2f} bytes a token: {tokens}", soft_wrap=True
+            f"{len(tokens)} tokens, {tokenizer.num_bytes(tokens) / max(1, len(tokens)):.2f} bytes a token: {tokens}",
+            soft_wrap=True,
         )
     rows = [
-        [source, f"{counts['bytes'] / counts['tokens']:.3f}"] for source, counts in sorted(work.by_source().items()) if counts["tokens"]
+        [source, f"{counts['bytes'] / counts['tokens']:.3f}"]
+        for source, counts in sorted(work.by_source().items())
+        if counts["tokens"]
     ]
     print_table("bytes a token", ["source", "bytes a token"], rows)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import tyro
 
-from retro.artifacts import Artifact
 from retro.cli.console import CONSOLE, RichNarrator, parse, recipe_of
 from retro.config import ModelConfig, TrainingConfig
+from retro.stages.stage import Artifact
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,14 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     run = recipe_of(arguments)
-    options = parse(Options, arguments, "train", Options(work=tyro.MISSING, model=run.model, training=run.training))
+    options = parse(
+        Options, arguments, "train", Options(work=tyro.MISSING, model=run.model, training=run.training)
+    )
     from retro.workspace import Workspace
 
     model_config = options.model.baseline() if options.baseline else options.model
     name = options.name or ("retro" if model_config.uses_retrieval else "baseline")
-    with RichNarrator().training(f"Training {name}") as told:
+    with RichNarrator().progress(f"Training {name}") as told:
         _, artifact = Workspace(options.work).train(name, model_config, options.training, told)
     tell(artifact)
 
@@ -45,4 +47,7 @@ def tell(artifact: Artifact) -> None:
     line = f"{artifact.path}: {counts['parameters']:,} parameters without embeddings, {counts['trained']:,} trained, {counts['precision']}"
     CONSOLE.print(line, soft_wrap=True)
     if "mixture" in counts:
-        CONSOLE.print("read " + ", ".join(f"{source} {share:.1%}" for source, share in counts["mixture"].items()), soft_wrap=True)
+        CONSOLE.print(
+            "read " + ", ".join(f"{source} {share:.1%}" for source, share in counts["mixture"].items()),
+            soft_wrap=True,
+        )

@@ -72,14 +72,19 @@ def find_pairs(
 
 
 def find_candidates(
-    documents: Iterable[Sequence[int] | NDArray[np.integer]], held_out: Sequence[Tokens], n: int, threshold: float
+    documents: Iterable[Sequence[int] | NDArray[np.integer]],
+    held_out: Sequence[Tokens],
+    n: int,
+    threshold: float,
 ) -> Iterator[tuple[int, Tokens, list[int]]]:
     """The documents that may be too close to held-out ones, each with its number, its tokens and these held-out ones."""
     if not held_out:
         return
     num_perm = min(max(NUM_PERM, permutations_needed(threshold, PROBABILITY)), MAX_NUM_PERM)
     bands, rows = lsh_parameters(threshold, num_perm, PROBABILITY)
-    index = BandIndex(np.concatenate([signatures(batch, n, num_perm) for _, batch in _batches(held_out)]), bands, rows)
+    index = BandIndex(
+        np.concatenate([signatures(batch, n, num_perm) for _, batch in _batches(held_out)]), bands, rows
+    )
     for first, batch in _batches(_as_tokens(tokens) for tokens in documents):
         for row, candidates in index.query(signatures(batch, n, num_perm)):
             yield first + row, batch[row], candidates

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from retro.artifacts import Artifact, Progress, Stage, atomic_write, run_stage
 from retro.corpus.documents import Document
 from retro.corpus.text import TextStore, read_shard
-from retro.corpus.tokenizer import Tokenizer
-from retro.executor import Executor
+from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.stages.executor import Executor
+from retro.stages.files import atomic_write
+from retro.stages.progress import Progress
+from retro.stages.stage import Artifact, Stage, run_stage
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,9 @@ class EncodedStore:
                     start, number = start + row["num_tokens"], number + 1
 
 
-def encode_text(text: TextStore, tokenizer_path: Path, path: Path, executor: Executor, progress: Progress | None = None) -> EncodedStore:
+def encode_text(
+    text: TextStore, tokenizer_path: Path, path: Path, executor: Executor, progress: Progress | None = None
+) -> EncodedStore:
     """Encode every shard that is not encoded yet."""
     tokenizer = Tokenizer.open(tokenizer_path)
 
@@ -64,7 +68,9 @@ def encode_text(text: TextStore, tokenizer_path: Path, path: Path, executor: Exe
                 progress(done, len(text.shards))
 
     inputs = {"text": text.fingerprint, "tokenizer": tokenizer.fingerprint}
-    return EncodedStore(run_stage(path, "encoded", {}, inputs, work, f"retro ingest SOURCE --out {path.parent}"))
+    return EncodedStore(
+        run_stage(path, "encoded", {}, inputs, work, f"retro ingest SOURCE --out {path.parent}")
+    )
 
 
 def _table_of(shard: Path, folder: Path) -> Path:

@@ -1,137 +1,185 @@
-"""From sources to token stores: text, tokenizer, encoding, and then one store for each split without duplicates and contamination."""
+"""The corpus side of a workspace: text, tokenizer, encoded shards and token stores below one folder. It needs no torch."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from retro.artifacts import make_fingerprint, write_json
 from retro.config import CorpusConfig
-from retro.config_json import to_dict
-from retro.corpus.decontamination import find_contaminated
-from retro.corpus.documents import Document
-from retro.corpus.encode import EncodedStore
-from retro.corpus.huggingface import copy_tokenizer
-from retro.corpus.names import matches_names
-from retro.corpus.sentencepiece import train_tokenizer
-from retro.corpus.text import TextStore
-from retro.corpus.tokenizer import Tokenizer
-from retro.corpus.tokenizer_sample import sample_text
-from retro.corpus.tokens import TokenStore, write_tokens
-from retro.errors import DataError
-
-HELD_OUT = ("test", "valid")
-REPORT = "removed.json"
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """The token stores of a corpus by split; a split without documents is absent."""
-
-    train: TokenStore
-    valid: TokenStore | None
-    test: TokenStore | None
-
-    def stores(self) -> dict[str, TokenStore]:
-        """The splits that have documents."""
-        stores = {"train": self.train, "valid": self.valid, "test": self.test}
-        return {split: store for split, store in stores.items() if store is not None}
-
-    @staticmethod
-    def open(path: str | Path) -> "Corpus":
-        path = Path(path)
-        optional = {split: TokenStore.open(path / split) if (path / split).exists() else None for split in ("valid", "test")}
-        return Corpus(TokenStore.open(path / "train"), optional["valid"], optional["test"])
+from retro.config_json import from_dict
+from retro.corpus import readers
+from retro.corpus.encode import EncodedStore, encode_text
+from retro.corpus.pack import REPORT, Corpus, pack, train_corpus_tokenizer
+from retro.corpus.readers import FieldMap, Problems
+from retro.corpus.readers.sources import fingerprint_of, read_raw, size_of
+from retro.corpus.text import TextStore, raw_text, write_text
+from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.corpus.tokens import TokenStore
+from retro.errors import ArtifactError, DataError
+from retro.stages.executor import Executor, LocalExecutor
+from retro.stages.files import write_json
+from retro.stages.progress import Progress, at_step, no_progress
+from retro.stages.stage import open_artifact, reopen_broken
 
 
-def train_corpus_tokenizer(text: TextStore, path: Path, config: CorpusConfig) -> Tokenizer:
-    """Take the tokenizer that the config names, or train one on a sample of the training documents alone, by the sources' weights."""
-    if config.tokenizer:
-        copy_tokenizer(config.tokenizer, path)
-        return Tokenizer.open(path)
-    training = (document.text for document in sample_text(text, config.tokenizer_sample_bytes, config.tokenizer_weights))
-    inputs = {"text": text.fingerprint, "weights": make_fingerprint(config.tokenizer_weights, config.tokenizer_sample_bytes)}
-    train_tokenizer(training, path, config.vocab_size, config.tokenizer_model, inputs)
-    return Tokenizer.open(path)
+class CorpusWorkspace:
+    """The stages from sources to token stores."""
+
+    def __init__(self, path: Path, executor: Executor | None = None) -> None:
+        self.path, self.executor = path, executor or LocalExecutor()
+        self.text_path, self.encoded_path = path / "text", path / "encoded"
+        self.tokenizer_path, self.tokens_path = path / "tokenizer", path / "tokens"
+        self.skipped_path = path / "skipped.json"
+
+    def ingest(
+        self,
+        sources: Sequence[str],
+        config: CorpusConfig,
+        fields: FieldMap | None = None,
+        strict: bool = True,
+        names: frozenset[str] = frozenset(),
+        progress: Progress | None = None,
+    ) -> Corpus:
+        """Read the sources, train a tokenizer on their training documents, and write the token stores.
+
+        Unless `strict`, records that cannot be read are skipped and listed in `skipped.json`. Training documents whose title or
+        id is among `names` are removed. `progress` is called with the step, what of it is done and what there is in all, 0 where
+        nobody knows.
+        """
+        problems, told = Problems(strict), progress or no_progress
+        items = (item for source in sources for item in read_raw(source, fields, problems))
+        inputs = {source: fingerprint_of(source) for source in sources} | _named_fields(fields or FieldMap())
+        reading = _reading(sources, told) if progress else None
+        text = write_text(items, self.text_path, config, inputs, self.executor, problems, reading)
+        if problems.count:
+            write_json(self.skipped_path, {"skipped": problems.count, "first": problems.rows})
+        told(0, 0, "Learning a tokenizer")
+        tokenizer = train_corpus_tokenizer(text, self.tokenizer_path, config)
+        encoded = encode_text(
+            text,
+            self.tokenizer_path,
+            self.encoded_path,
+            self.executor,
+            at_step(told, "Cutting text into tokens"),
+        )
+        told(0, 0, "Removing duplicates and contamination")
+        return pack(encoded, tokenizer, self.tokens_path, config, names)
+
+    def decontaminate(self, out: Path, against: Sequence[str], names: frozenset[str] = frozenset()) -> Corpus:
+        """Write the token stores once more below `out`, without training documents close to those of `against`, or named."""
+        config = from_dict(
+            CorpusConfig, {k: v for k, v in self.corpus().train.artifact.config.items() if k != "split"}
+        )
+        encoded = EncodedStore(
+            open_artifact(self.encoded_path, "encoded", f"retro ingest SOURCE --out {self.path}")
+        )
+        tokenizer = Tokenizer.open(self.tokenizer_path)
+        given = [
+            np.array(tokenizer.encode(document.text), dtype=tokenizer.dtype)
+            for source in against
+            for document in readers.read(source)
+        ]
+        return pack(encoded, tokenizer, out, config, names, given)
+
+    def by_source(self) -> dict[str, Counter[str]]:
+        """Documents, tokens and bytes of every source in all splits, and how many documents were removed from it, by reason."""
+        table: dict[str, Counter[str]] = {}
+        for store in self.corpus().stores().values():
+            for index, row in enumerate(store.documents):
+                tokens = int(store.ends[index] - store.starts[index])
+                table.setdefault(row["source"], Counter()).update(
+                    documents=1, tokens=tokens, bytes=int(store.num_bytes[index])
+                )
+        for row in json.loads((self.tokens_path / REPORT).read_text()):
+            table.setdefault(row["source"], Counter())[row["reason"]] += 1
+        return table
+
+    def look(
+        self, sources: Sequence[str], fields: FieldMap | None = None, strict: bool = False
+    ) -> Iterator[tuple[str, int, int, Problems]]:
+        """Every source with its documents and bytes as they would be read, before cleaning, and what would be skipped; nothing is written."""
+        for source in sources:
+            problems = Problems(strict)
+            count = size = 0
+            for item in read_raw(source, fields, problems):
+                count, size = count + 1, size + len(raw_text(item).encode())
+            yield source, count, size, problems
+
+    def removed(self) -> dict[str, int]:
+        """How many documents were removed, by reason."""
+        return dict(Counter(row["reason"] for row in json.loads((self.tokens_path / REPORT).read_text())))
+
+    def skipped(self) -> int:
+        """How many records could not be read."""
+        return int(TextStore.open(self.text_path).artifact.counts["skipped"])
+
+    def first_skipped(self) -> list[tuple[str, str]]:
+        """Where the first of them are, and why each could not be read."""
+        listed = json.loads(self.skipped_path.read_text())["first"] if self.skipped_path.exists() else []
+        return [(where, reason) for where, reason in listed]
+
+    def left_out(self) -> int:
+        """How many documents were too long, not sampled, or without text after cleaning."""
+        return int(TextStore.open(self.text_path).artifact.counts.get("left out", 0))
+
+    def check(self) -> None:
+        """Compare every file of the corpus stages with its checksum."""
+        for path in self._corpus_stages():
+            open_artifact(
+                path,
+                path.name if path.parent == self.path else "tokens",
+                f"retro ingest SOURCE --out {self.path}",
+            ).check()
+
+    def mend(self) -> list[str]:
+        """Take broken or missing files out of the corpus stages and return their names; ingesting again makes those alone."""
+        return [name for path in self._corpus_stages() for name in reopen_broken(path)]
+
+    def _corpus_stages(self) -> list[Path]:
+        stages = [
+            self.text_path,
+            self.tokenizer_path,
+            self.encoded_path,
+            *(self.tokens_path / split for split in ("train", "valid", "test")),
+        ]
+        found = [path for path in stages if path.exists()]
+        if not found:
+            raise ArtifactError(
+                f"{self.path} holds no finished stage of a corpus; expected one; run: retro ingest SOURCE --out {self.path}"
+            )
+        return found
+
+    def corpus(self) -> Corpus:
+        return Corpus.open(self.tokens_path)
+
+    def store(self, split: str) -> TokenStore:
+        store = self.corpus().stores().get(split)
+        if store is None:
+            raise DataError(
+                f"{self.tokens_path} has no {split!r} split; expected one of {', '.join(self.corpus().stores())}; ingest more documents"
+            )
+        return store
 
 
-def pack(
-    encoded: EncodedStore,
-    tokenizer: Tokenizer,
-    path: Path,
-    config: CorpusConfig,
-    names: frozenset[str] = frozenset(),
-    against: Sequence[np.ndarray] = (),
-) -> Corpus:
-    """Write one token store for each split, without exact duplicates and without training documents too close to held-out ones.
+def _reading(sources: Sequence[str], told: Progress) -> Callable[[int, int, int], None]:
+    """Reading as a step: the bar shows the part of the files that was read, where all sources are files."""
+    sizes = [size_of(source) for source in sources]
+    total = sum(sizes) if all(sizes) else 0
 
-    A held-out copy of a duplicate stays and the others go. Training documents whose title or id is among `names` go too, and those
-    too close to the tokens `against`. `removed.json` lists all that was removed, and with what it matched.
-    """
-    plan = removals(encoded, config, names, against)
-    inputs = {"encoded": encoded.fingerprint}
-    if names or against:
-        inputs["decontaminated against"] = make_fingerprint(sorted(names), [tokens.tolist() for tokens in against])
-    stores: dict[str, TokenStore] = {}
-    for split in ("train", *HELD_OUT):
-        kept = [row for number, row in enumerate(encoded.rows()) if row["split"] == split and number not in plan]
-        if split == "train" and not kept:
-            raise DataError("no training document is left; expected at least one; give more documents")
-        if kept:
-            settings = {**to_dict(config), "split": split}
-            documents = (document for document in encoded.documents(split) if document.number not in plan)
-            stores[split] = write_tokens(documents, kept, path / split, tokenizer, settings, inputs)
-    write_json(path / REPORT, list(plan.values()))
-    return Corpus(stores["train"], stores.get("valid"), stores.get("test"))
+    def reading(documents: int, text_bytes: int, position: int) -> None:
+        note = f"{documents:,} documents, {text_bytes / 1e6:,.1f} MB"
+        told(min(position, total), total, "Reading", note)
+
+    return reading
 
 
-def removals(
-    encoded: EncodedStore, config: CorpusConfig, names: frozenset[str] = frozenset(), against: Sequence[np.ndarray] = ()
-) -> dict[int, dict[str, Any]]:
-    """The documents that are left out, by number, each with the reason."""
-    plan = dict(_duplicates(encoded))
-    plan |= {number: removal for number, removal in _named(encoded, names) if number not in plan}
-    held_out = [
-        (document.row["id"], np.array(document.tokens))
-        for split in HELD_OUT
-        for document in encoded.documents(split)
-        if document.number not in plan
-    ]
-    held_out += [(f"given document {number}", tokens) for number, tokens in enumerate(against)]
-    compared: list[int] = []
-
-    def training() -> Iterator[np.ndarray]:
-        for document in encoded.documents("train"):
-            if document.number not in plan:
-                compared.append(document.number)
-                yield document.tokens
-
-    found = find_contaminated(training(), [tokens for _, tokens in held_out], config.decontaminate_ngram, config.decontaminate_threshold)
-    contaminated = {compared[entry.document]: entry for entry in found}
-    for number, row in enumerate(encoded.rows() if found else ()):
-        if entry := contaminated.get(number):
-            plan[number] = _removal("contaminated", row, held_out[entry.held_out][0], round(entry.similarity, 4))
-    return plan
-
-
-def _named(encoded: EncodedStore, names: frozenset[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, row in enumerate(encoded.rows() if names else ()):
-        if row["split"] == "train" and matches_names(Document(row["id"], "", row["source"], row["title"]), names):
-            yield number, _removal("named", row, row["title"] or row["id"], 1.0)
-
-
-def _duplicates(encoded: EncodedStore) -> Iterator[tuple[int, dict[str, Any]]]:
-    first: dict[bytes, str] = {}
-    for split in (*HELD_OUT, "train"):
-        for number, row in enumerate(encoded.rows()):
-            if row["split"] == split:
-                digest = bytes.fromhex(row["content_hash"])
-                if digest in first:
-                    yield number, _removal("duplicate", row, first[digest], 1.0)
-                first.setdefault(digest, row["id"])
-
-
-def _removal(reason: str, row: dict[str, Any], match: str, similarity: float) -> dict[str, Any]:
-    return {"reason": reason, "source": row["source"], "document": row["id"], "matches": match, "similarity": similarity}
+def _named_fields(fields: FieldMap) -> dict[str, str]:
+    """The fields that are not called as usual; other names make another corpus of the same files."""
+    return {
+        f"fields.{name}": value
+        for name, value in asdict(fields).items()
+        if value != getattr(FieldMap(), name)
+    }

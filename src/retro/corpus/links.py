@@ -92,7 +92,9 @@ def read_links(path: Path, counts: DumpCounts | None = None) -> LinkGraph:
     if not titles:
         raise DataError(f"{path} holds no article; expected a MediaWiki dump with some; name another file")
     numbers = _resolve({normal_title(title): number for number, title in enumerate(titles)}, redirects)
-    article_of = np.fromiter((numbers.get(normal_title(name), -1) for name in names), dtype=np.int32, count=len(names))
+    article_of = np.fromiter(
+        (numbers.get(normal_title(name), -1) for name in names), dtype=np.int32, count=len(names)
+    )
     targets = article_of[np.array(links, dtype=np.int32)]
     sources = np.repeat(np.arange(len(titles)), np.array(num_links, dtype=np.int32))
     real = (targets >= 0) & (targets != sources)

@@ -30,17 +30,23 @@ def lsh_parameters(threshold: float, num_perm: int, probability: float) -> tuple
         bands = num_perm // rows
         if 1.0 - (1.0 - threshold**rows) ** bands >= probability:
             return bands, rows
-    raise ConfigError(f"{num_perm} permutations cannot find a similarity of {threshold}; expected at least {needed}; raise num_perm")
+    raise ConfigError(
+        f"{num_perm} permutations cannot find a similarity of {threshold}; expected at least {needed}; raise num_perm"
+    )
 
 
 def permutations_needed(threshold: float, probability: float) -> int:
     """The fewest permutations, as bands of one row, that find a pair at the threshold with the given probability."""
     if not 0.0 < threshold <= 1.0 or not 0.0 < probability < 1.0:
-        raise ConfigError(f"threshold {threshold} and probability {probability}; expected (0, 1] and (0, 1); change them")
+        raise ConfigError(
+            f"threshold {threshold} and probability {probability}; expected (0, 1] and (0, 1); change them"
+        )
     return 1 if threshold >= 1.0 else math.ceil(math.log1p(-probability) / math.log1p(-threshold))
 
 
-def ngram_hashes(documents: Sequence[NDArray[np.uint32]], n: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+def ngram_hashes(
+    documents: Sequence[NDArray[np.uint32]], n: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """A 64-bit hash for each token of the documents, laid end to end, and the offsets at which each document begins.
 
     Each token stands for the n-gram that begins with it. The last ones of a document, which begin none, repeat its last n-gram,
@@ -128,7 +134,10 @@ class BandIndex:
         keys = self._keys(signatures)
         places = np.searchsorted(self._sorted, keys)
         hits = self._sorted[np.minimum(places, len(self._sorted) - 1)] == keys
-        left, right = places[hits], np.searchsorted(self._sorted, keys[hits], side="right")  # few are hits: one search less for the others
+        left, right = (
+            places[hits],
+            np.searchsorted(self._sorted, keys[hits], side="right"),
+        )  # few are hits: one search less for the others
         hit_rows = np.nonzero(hits)[0]
         edges = np.flatnonzero(np.diff(hit_rows, prepend=-1, append=len(keys)))
         for begin, end in pairwise(edges.tolist()):

@@ -69,12 +69,16 @@ class Mixture:
         if not 0 <= start < stop:
             raise ConfigError(f"steps {start} to {stop}; expected 0 ≤ start < stop; change the range")
         counts = self._uses(stop) - self._uses(start)
-        return {source: int(count) / (stop - start) for source, count in zip(self.sources, counts, strict=True)}
+        return {
+            source: int(count) / (stop - start) for source, count in zip(self.sources, counts, strict=True)
+        }
 
     def _uses(self, step: int) -> NDArray[np.int64]:
         """How often each source is used before the step."""
         block, place = divmod(step, BLOCK)
-        return self._uses_before(block) + np.bincount(self._block(block)[0][:place], minlength=len(self.sources))
+        return self._uses_before(block) + np.bincount(
+            self._block(block)[0][:place], minlength=len(self.sources)
+        )
 
     def _uses_before(self, block: int) -> NDArray[np.int64]:
         periods, rest = divmod(block, PERIOD)
@@ -142,13 +146,23 @@ def _shares(weights: NDArray[np.float64]) -> NDArray[np.int64]:
 def _check(weights: Mapping[str, float], sizes: Mapping[str, int]) -> None:
     for source in sorted(weights.keys() | sizes.keys()):
         if source not in sizes:
-            raise ConfigError(f"a weight for {source!r}, which is no source here; expected {', '.join(sorted(sizes))}; correct the weights")
+            raise ConfigError(
+                f"a weight for {source!r}, which is no source here; expected {', '.join(sorted(sizes))}; correct the weights"
+            )
         if source not in weights:
-            raise ConfigError(f"no weight for source {source!r}; expected one for each source, 0 to leave it out; add it to the weights")
+            raise ConfigError(
+                f"no weight for source {source!r}; expected one for each source, 0 to leave it out; add it to the weights"
+            )
         weight, size = weights[source], sizes[source]
         if not (math.isfinite(weight) and weight >= 0.0):
-            raise ConfigError(f"weight {weight} for {source!r}; expected a finite number of at least 0; correct the weights")
+            raise ConfigError(
+                f"weight {weight} for {source!r}; expected a finite number of at least 0; correct the weights"
+            )
         if size < 0 or (weight > 0.0 and size == 0):
-            raise ConfigError(f"source {source!r} has {size} documents and weight {weight}; expected documents; ingest it or set weight 0")
+            raise ConfigError(
+                f"source {source!r} has {size} documents and weight {weight}; expected documents; ingest it or set weight 0"
+            )
     if not any(weight > 0.0 for weight in weights.values()):
-        raise ConfigError(f"the weights {dict(weights)} are all 0; expected at least one above 0; correct the weights")
+        raise ConfigError(
+            f"the weights {dict(weights)} are all 0; expected at least one above 0; correct the weights"
+        )

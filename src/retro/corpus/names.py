@@ -29,14 +29,22 @@ def read_names(path: str | Path) -> frozenset[str]:
     try:
         names = names_of(Path(path).read_text(encoding="utf-8").splitlines())
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist; expected a text file with one title or id a line; check the path") from None
+        raise DataError(
+            f"{path} does not exist; expected a text file with one title or id a line; check the path"
+        ) from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 at byte {error.start}; expected one title or id a line; convert it to UTF-8") from None
+        raise DataError(
+            f"{path} is not UTF-8 at byte {error.start}; expected one title or id a line; convert it to UTF-8"
+        ) from None
     if not names:
-        raise DataError(f"{path} holds no names; expected one title or id a line; fill it or leave the option out")
+        raise DataError(
+            f"{path} holds no names; expected one title or id a line; fill it or leave the option out"
+        )
     return names
 
 
 def matches_names(document: Document, names: frozenset[str]) -> bool:
     """Whether the document's id or title is among the names (of `names_of` or `read_names`)."""
-    return document.id in names or (bool(document.title) and (document.title in names or title_key(document.title) in names))
+    return document.id in names or (
+        bool(document.title) and (document.title in names or title_key(document.title) in names)
+    )

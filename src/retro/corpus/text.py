@@ -14,7 +14,6 @@ from typing import Any
 
 import zstandard
 
-from retro.artifacts import Artifact, Stage, atomic_write, open_artifact, run_stage, write_json
 from retro.config import CorpusConfig
 from retro.config_json import to_dict
 from retro.corpus.documents import SPLITS, Document, split_of
@@ -22,7 +21,9 @@ from retro.corpus.readers import Problems
 from retro.corpus.readers.streams import metered
 from retro.corpus.wikipedia import RawPage, clean_page
 from retro.errors import DataError
-from retro.executor import Executor
+from retro.stages.executor import Executor
+from retro.stages.files import atomic_write, write_json
+from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
 
 SETTINGS = ("split_seed", "valid_fraction", "test_fraction", "max_document_bytes", "sample_fraction")
 """What of the corpus config decides about the text."""
@@ -55,7 +56,11 @@ class TextStore:
     def train_bytes(self) -> dict[str, int]:
         """Bytes of training text by source."""
         counts = self.artifact.counts
-        return {name.removeprefix(TRAIN_BYTES): size for name, size in counts.items() if name.startswith(TRAIN_BYTES)}
+        return {
+            name.removeprefix(TRAIN_BYTES): size
+            for name, size in counts.items()
+            if name.startswith(TRAIN_BYTES)
+        }
 
     def documents(self) -> Iterator[Document]:
         for shard in self.shards:
@@ -94,14 +99,20 @@ def write_text(
                     problems.add(where, reason)
                 position = positions.popleft()
                 if progress:
-                    progress(counts["documents"], sum(counts[f"bytes of {split}"] for split in SPLITS), position)
+                    progress(
+                        counts["documents"], sum(counts[f"bytes of {split}"] for split in SPLITS), position
+                    )
         if not counts["train"]:
             skipped = "".join(f"; skipped: {where} {reason}" for where, reason in problems.rows[:1])
-            raise DataError(f"the corpus holds no training document with text{skipped}; expected at least one; give more documents")
+            raise DataError(
+                f"the corpus holds no training document with text{skipped}; expected at least one; give more documents"
+            )
         stage.counts.update(counts, skipped=problems.count)
 
     settings = {name: value for name, value in to_dict(config).items() if name in SETTINGS}
-    return TextStore(run_stage(path, "text", settings, inputs, work, f"retro ingest SOURCE --out {path.parent}"))
+    return TextStore(
+        run_stage(path, "text", settings, inputs, work, f"retro ingest SOURCE --out {path.parent}")
+    )
 
 
 def raw_text(item: Document | RawPage) -> str:
@@ -109,7 +120,9 @@ def raw_text(item: Document | RawPage) -> str:
     return item.text if isinstance(item, Document) else item.wikitext
 
 
-def _batches(items: Iterable[Document | RawPage], folder: Path, config: CorpusConfig, cut: Callable[[], None]) -> Iterator[Batch]:
+def _batches(
+    items: Iterable[Document | RawPage], folder: Path, config: CorpusConfig, cut: Callable[[], None]
+) -> Iterator[Batch]:
     """Items in runs of about `SHARD_BYTES`, cut by what was read alone; `cut` is called before each run."""
     pending: list[Document | RawPage] = []
     size = number = 0
@@ -132,7 +145,10 @@ def _write_shard(batch: Batch) -> dict[str, Any]:
         return json.loads(summary.read_text())
     counts: Counter[str] = Counter()
     problems: list[tuple[str, str]] = []
-    with atomic_write(batch.target) as file, zstandard.ZstdCompressor(level=1).stream_writer(file, closefd=False) as stream:
+    with (
+        atomic_write(batch.target) as file,
+        zstandard.ZstdCompressor(level=1).stream_writer(file, closefd=False) as stream,
+    ):
         for item in batch.items:
             try:
                 document = item if isinstance(item, Document) else clean_page(item)
@@ -143,7 +159,9 @@ def _write_shard(batch: Batch) -> dict[str, Any]:
             if document is None or split is None or not document.text.strip():
                 counts["left out"] += 1
                 continue
-            stream.write(json.dumps(asdict(replace(document, split=split)), ensure_ascii=False).encode() + b"\n")
+            stream.write(
+                json.dumps(asdict(replace(document, split=split)), ensure_ascii=False).encode() + b"\n"
+            )
             size = len(document.text.encode())
             counts.update({"documents": 1, split: 1, f"bytes of {split}": size})
             if split == "train":

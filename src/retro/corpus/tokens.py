@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from retro.artifacts import Artifact, Stage, make_fingerprint, open_artifact, run_stage
 from retro.corpus.encode import EncodedDocument
-from retro.corpus.tokenizer import Tokenizer
+from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError
+from retro.stages.files import make_fingerprint
+from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
 
 COLUMNS = ("id", "source", "title", "language", "content_hash")
 
@@ -27,7 +28,9 @@ class TokenStore:
         self.starts: np.ndarray = np.concatenate([[0], self.ends[:-1]])
         self.num_bytes: np.ndarray = np.load(artifact.file("num_bytes.npy"))
         """UTF-8 bytes of every document's text."""
-        self.documents: list[dict[str, Any]] = [json.loads(line) for line in artifact.file("documents.jsonl").read_text().splitlines()]
+        self.documents: list[dict[str, Any]] = [
+            json.loads(line) for line in artifact.file("documents.jsonl").read_text().splitlines()
+        ]
         self.tokenizer_fingerprint: str = artifact.inputs["tokenizer"]
         if "pad_id" not in artifact.counts:
             raise ArtifactError(
@@ -38,7 +41,9 @@ class TokenStore:
 
     @staticmethod
     def open(path: str | Path) -> "TokenStore":
-        return TokenStore(open_artifact(Path(path), "tokens", f"retro ingest SOURCE --out {Path(path).parent}"))
+        return TokenStore(
+            open_artifact(Path(path), "tokens", f"retro ingest SOURCE --out {Path(path).parent}")
+        )
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -72,7 +77,11 @@ def write_tokens(
     def work(stage: Stage) -> None:
         ends = np.cumsum([row["num_tokens"] + 1 for row in rows], dtype=np.int64)
         with stage.write("tokens.npy") as file:
-            header = {"descr": np.lib.format.dtype_to_descr(tokenizer.dtype), "fortran_order": False, "shape": (int(ends[-1]),)}
+            header = {
+                "descr": np.lib.format.dtype_to_descr(tokenizer.dtype),
+                "fortran_order": False,
+                "shape": (int(ends[-1]),),
+            }
             np.lib.format.write_array_header_2_0(file, header)
             for document in documents:
                 file.write(document.tokens.tobytes())
@@ -82,9 +91,15 @@ def write_tokens(
             with stage.write(name) as file:
                 np.save(file, array)
         with stage.write("documents.jsonl") as file:
-            file.write("".join(json.dumps({key: row[key] for key in COLUMNS}, ensure_ascii=False) + "\n" for row in rows).encode())
+            file.write(
+                "".join(
+                    json.dumps({key: row[key] for key in COLUMNS}, ensure_ascii=False) + "\n" for row in rows
+                ).encode()
+            )
         stage.counts.update(documents=len(rows), tokens=int(ends[-1]), bytes=int(num_bytes.sum()))
         stage.counts.update(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id)
 
     inputs = {**inputs, "tokenizer": tokenizer.fingerprint}
-    return TokenStore(run_stage(path, "tokens", config, inputs, work, f"retro ingest SOURCE --out {path.parent}"))
+    return TokenStore(
+        run_stage(path, "tokens", config, inputs, work, f"retro ingest SOURCE --out {path.parent}")
+    )

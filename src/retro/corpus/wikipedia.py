@@ -19,7 +19,21 @@ READ_BYTES = 1 << 18
 XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 FILE_NAMESPACE, CATEGORY_NAMESPACE = 6, 14
 NAMESPACES = frozenset(
-    {"media", "special", "talk", "user", "wikipedia", "project", "file", "image", "mediawiki", "template", "help", "category", "portal"}
+    {
+        "media",
+        "special",
+        "talk",
+        "user",
+        "wikipedia",
+        "project",
+        "file",
+        "image",
+        "mediawiki",
+        "template",
+        "help",
+        "category",
+        "portal",
+    }
     | {"book", "draft", "module", "timedtext", "education program", "gadget", "gadget definition", "topic"}
 )
 """Names of namespaces that articles are not in, each with its talk; a dump's own list is added to them."""
@@ -60,9 +74,14 @@ class _Site:
     hidden_namespaces: tuple[str, ...] = ()
 
     def read(self, siteinfo: Element) -> None:
-        names = {int(item.get("key", "0")): (item.text or "").lower() for item in siteinfo.iterfind("{*}namespaces/{*}namespace")}
+        names = {
+            int(item.get("key", "0")): (item.text or "").lower()
+            for item in siteinfo.iterfind("{*}namespaces/{*}namespace")
+        }
         self.namespaces |= {name for key, name in names.items() if key != 0}
-        self.hidden_namespaces = tuple(names[key] for key in (FILE_NAMESPACE, CATEGORY_NAMESPACE) if key in names)
+        self.hidden_namespaces = tuple(
+            names[key] for key in (FILE_NAMESPACE, CATEGORY_NAMESPACE) if key in names
+        )
 
     def is_article(self, page: Element, title: str) -> bool:
         """By the number of the namespace, or by the title's prefix in dumps from before there was one."""
@@ -98,7 +117,9 @@ def clean_page(page: RawPage) -> Document | None:
     text = clean_article(page.title, page.wikitext, page.hidden_namespaces)
     if text == page.title:
         return None
-    return Document(id=page.id, text=text + "\n", source="wikipedia", title=page.title, language=page.language)
+    return Document(
+        id=page.id, text=text + "\n", source="wikipedia", title=page.title, language=page.language
+    )
 
 
 def read_raw_pages(path: Path, counts: DumpCounts | None = None) -> Iterator[RawPage]:
@@ -156,7 +177,9 @@ def _events(path: Path, counts: DumpCounts) -> Iterator[tuple[str, Element]]:
             try:
                 yield from cast(Iterator[tuple[str, Element]], parser.read_events())
             except ParseError as error:
-                raise DataError(f"{path} is no MediaWiki dump or is damaged ({error}); expected XML; download it again") from None
+                raise DataError(
+                    f"{path} is no MediaWiki dump or is damaged ({error}); expected XML; download it again"
+                ) from None
     try:
         parser.close()
     except ParseError:
@@ -167,4 +190,6 @@ def _read(file: IO[bytes], path: Path) -> bytes:
     try:
         return file.read(READ_BYTES)
     except BROKEN as error:
-        raise DataError(f"{path} breaks off or is damaged ({error}); expected a whole packed file; download it again") from None
+        raise DataError(
+            f"{path} breaks off or is damaged ({error}); expected a whole packed file; download it again"
+        ) from None

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 REMOVED_SECTIONS = frozenset(
     {"references", "external links", "sources", "further reading", "see also", "citations", "note", "notes"},
 )
-REMOVED_TEMPLATES = frozenset({"reflist", "notelist", "notelist-ua", "notelist-lr", "notelist-ur", "notelist-lg"})
+REMOVED_TEMPLATES = frozenset(
+    {"reflist", "notelist", "notelist-ua", "notelist-lr", "notelist-ur", "notelist-lg"}
+)
 REMOVED_TAGS = frozenset({"ref", "table"})
 HIDDEN_NAMESPACES = frozenset({"file", "image", "media", "category"})
 
@@ -39,14 +41,19 @@ MAX_PARSER_WORK = 100_000_000
 characters a second. A bound on the text rather than on the clock, so that a busy machine makes the same corpus."""
 
 # A language code in front of a link's title; these others of two or three letters are links to other sites, shown as text.
-_LANGUAGE = re.compile(r"(?!(?:doi|rfc|irc|mw|wp|hdl|osm):)(?:[a-z]{2,3}(?:-[a-z]+)*|simple|tokipona):", re.ASCII)
+_LANGUAGE = re.compile(
+    r"(?!(?:doi|rfc|irc|mw|wp|hdl|osm):)(?:[a-z]{2,3}(?:-[a-z]+)*|simple|tokipona):", re.ASCII
+)
 _MARKUP = re.compile(
-    r"\{\{|\}\}|\{\||\|\}|\[\[|\]\]|\[(?=[a-z]+:)|\]|<!--|-->|<(?P<slash>/?)(?P<tag>[a-z]+)[^<>]*(?P<end>>?)", re.IGNORECASE
+    r"\{\{|\}\}|\{\||\|\}|\[\[|\]\]|\[(?=[a-z]+:)|\]|<!--|-->|<(?P<slash>/?)(?P<tag>[a-z]+)[^<>]*(?P<end>>?)",
+    re.IGNORECASE,
 )
 _PAIRS = {"}}": "{{", "|}": "{|", "]]": "[[", "]": "[", "-->": "<!--"}
 _SINGLE_TAGS = frozenset({"br", "wbr", "hr", "meta", "link", "img", "li", "dt", "dd", "th", "td", "tr", "p"})
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
-_TABLE = re.compile(r"^[ \t:*#]*(?P<open>\{\|)|^[ \t]*\|\}(?!\})|<(?P<html>/?table)\b[^<>]*>", re.MULTILINE | re.IGNORECASE)
+_TABLE = re.compile(
+    r"^[ \t:*#]*(?P<open>\{\|)|^[ \t]*\|\}(?!\})|<(?P<html>/?table)\b[^<>]*>", re.MULTILINE | re.IGNORECASE
+)
 _STYLE = re.compile(r"'{2,}")
 _LEFTOVER = re.compile(
     r"__[A-Z]{3,}__|^[ \t]*\{\|.*$|\[\[|\]\]|\{\{|\}\}|"
@@ -76,10 +83,14 @@ def clean_article(title: str, wikitext: str, hidden_namespaces: Iterable[str] = 
 
 def _expect_readable(title: str, wikitext: str) -> None:
     if len(wikitext) > MAX_ARTICLE_CHARS:
-        raise DataError(f"the article {title!r} has {len(wikitext):,} characters; expected at most {MAX_ARTICLE_CHARS:,}; it is left out")
+        raise DataError(
+            f"the article {title!r} has {len(wikitext):,} characters; expected at most {MAX_ARTICLE_CHARS:,}; it is left out"
+        )
     unclosed = count_unclosed(wikitext)
     if unclosed * len(wikitext) > MAX_PARSER_WORK:
-        raise DataError(f"the article {title!r} opens {unclosed:,} links, templates or tags that never close; expected few; it is left out")
+        raise DataError(
+            f"the article {title!r} opens {unclosed:,} links, templates or tags that never close; expected few; it is left out"
+        )
 
 
 def _parse(title: str, wikitext: str) -> "Wikicode":
@@ -92,7 +103,9 @@ def _parse(title: str, wikitext: str) -> "Wikicode":
         # Style marks are left to `_remove_leftovers`: one odd '' in a page would turn all that follows inside out, headings too.
         return mwparserfromhell.parse(wikitext, skip_style_tags=True)
     except (ParserError, RecursionError) as error:
-        raise DataError(f"the article {title!r} cannot be parsed ({error}); expected wikitext; it is left out") from None
+        raise DataError(
+            f"the article {title!r} cannot be parsed ({error}); expected wikitext; it is left out"
+        ) from None
 
 
 def _cut_tables(wikitext: str) -> str:

@@ -41,7 +41,15 @@ class RelativeAttention(nn.Module):
     It is not residual and does not normalise its input; the operators built on it do.
     """
 
-    def __init__(self, width: int, memory_width: int, num_heads: int, head_dim: int, positions: bool = True, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        width: int,
+        memory_width: int,
+        num_heads: int,
+        head_dim: int,
+        positions: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         inner = num_heads * head_dim
         self.num_heads, self.head_dim, self.width = num_heads, head_dim, width
@@ -56,24 +64,36 @@ class RelativeAttention(nn.Module):
         self.has_positions = positions
         self.dropout = nn.Dropout(dropout)
 
-    def split_heads(self, x: Float[Tensor, "*batch time inner"]) -> Float[Tensor, "*batch heads time head_dim"]:
+    def split_heads(
+        self, x: Float[Tensor, "*batch time inner"]
+    ) -> Float[Tensor, "*batch heads time head_dim"]:
         return rearrange(x, "... time (heads head_dim) -> ... heads time head_dim", heads=self.num_heads)
 
-    def merge_heads(self, x: Float[Tensor, "*batch heads time head_dim"]) -> Float[Tensor, "*batch time width"]:
-        merged: Tensor = self.dropout(self.out(rearrange(x, "... heads time head_dim -> ... time (heads head_dim)")))
+    def merge_heads(
+        self, x: Float[Tensor, "*batch heads time head_dim"]
+    ) -> Float[Tensor, "*batch time width"]:
+        merged: Tensor = self.dropout(
+            self.out(rearrange(x, "... heads time head_dim -> ... time (heads head_dim)"))
+        )
         return merged
 
     def content_logits(
-        self, query: Float[Tensor, "*batch heads query head_dim"], key: Float[Tensor, "*batch heads key head_dim"]
+        self,
+        query: Float[Tensor, "*batch heads query head_dim"],
+        key: Float[Tensor, "*batch heads key head_dim"],
     ) -> Float[Tensor, "*batch heads query key"]:
         return (query + self.content_bias) @ key.transpose(-1, -2)
 
-    def distance_keys(self, distances: Float[Tensor, " distance"]) -> Float[Tensor, "heads distance head_dim"]:
+    def distance_keys(
+        self, distances: Float[Tensor, " distance"]
+    ) -> Float[Tensor, "heads distance head_dim"]:
         """What queries are compared with for their positional logits."""
         return self.split_heads(self.position(sinusoids(distances, self.width)))
 
     def distance_logits(
-        self, query: Float[Tensor, "*batch heads query head_dim"], keys: Float[Tensor, "heads distance head_dim"]
+        self,
+        query: Float[Tensor, "*batch heads query head_dim"],
+        keys: Float[Tensor, "heads distance head_dim"],
     ) -> Float[Tensor, "*batch heads query distance"]:
         """Positional logits of every query for every distance."""
         return (query + self.position_bias) @ keys.transpose(-1, -2)
@@ -101,12 +121,17 @@ class SelfAttention(nn.Module):
         self.norm = RMSNorm(width)
         self.attention = RelativeAttention(width, width, num_heads, head_dim, dropout=dropout)
 
-    def forward(self, x: Float[Tensor, "*batch time width"], is_token: Bool[Tensor, "*batch time"]) -> Float[Tensor, "*batch time width"]:
+    def forward(
+        self, x: Float[Tensor, "*batch time width"], is_token: Bool[Tensor, "*batch time"]
+    ) -> Float[Tensor, "*batch time width"]:
         """`is_token` is false at padding, which nobody attends to."""
         attention, length = self.attention, x.shape[-2]
         normed = self.norm(x)
         query = attention.scale(attention.split_heads(attention.query(normed)))
-        key, value = attention.split_heads(attention.key(normed)), attention.split_heads(attention.value(normed))
+        key, value = (
+            attention.split_heads(attention.key(normed)),
+            attention.split_heads(attention.value(normed)),
+        )
         distance_keys = attention.distance_keys(falling_distances(length, length, 0, like=x))
         mask = is_token[..., None, None, :]
 
@@ -115,13 +140,17 @@ class SelfAttention(nn.Module):
             # A causal block of queries needs the keys up to its end only.
             stop = min(start + CAUSAL_BLOCK, length) if self.causal else length
             rows = query[..., start:stop, :]
-            by_distance = attention.distance_logits(rows, distance_keys[:, length - stop : length + stop - start - 1])
+            by_distance = attention.distance_logits(
+                rows, distance_keys[:, length - stop : length + stop - start - 1]
+            )
             logits = attention.content_logits(rows, key[..., :stop, :]) + shift(by_distance, stop)
             weights = masked_softmax(logits, self._mask(mask[..., :stop], start, stop))
             outputs.append(weights @ value[..., :stop, :])
         return x + attention.merge_heads(torch.cat(outputs, dim=-2))
 
-    def _mask(self, is_token: Bool[Tensor, "*batch 1 1 key"], start: int, stop: int) -> Bool[Tensor, "*batch 1 #query key"]:
+    def _mask(
+        self, is_token: Bool[Tensor, "*batch 1 1 key"], start: int, stop: int
+    ) -> Bool[Tensor, "*batch 1 #query key"]:
         if not self.causal:
             return is_token
         return is_token & torch.ones(stop - start, stop, dtype=torch.bool, device=is_token.device).tril(start)

@@ -7,11 +7,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from retro.artifacts import atomic_path, write_json
 from retro.config import ModelConfig
 from retro.config_json import from_dict, to_dict
 from retro.errors import ArtifactError
 from retro.model.retro import Retro
+from retro.stages.files import atomic_path, write_json
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
@@ -45,15 +45,22 @@ def load_config(path: Path) -> ModelConfig:
     except FileNotFoundError:
         raise ArtifactError(f"{path} holds no {CONFIG}; expected a model folder; run: retro train") from None
     except json.JSONDecodeError:
-        raise ArtifactError(f"{path / CONFIG} is not readable JSON; expected a model's config; train again, or restore the file") from None
+        raise ArtifactError(
+            f"{path / CONFIG} is not readable JSON; expected a model's config; train again, or restore the file"
+        ) from None
 
 
 def restore(model: Retro, path: Path) -> None:
     """Read weights into a model of the same shape."""
     tensors = load_tensors(path / WEIGHTS)
-    expected, found = ({name: tuple(tensor.shape) for name, tensor in state.items()} for state in (model.state_dict(), tensors))
+    expected, found = (
+        {name: tuple(tensor.shape) for name, tensor in state.items()}
+        for state in (model.state_dict(), tensors)
+    )
     if expected != found:
-        wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+        wrong = sorted(
+            name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
+        )
         raise ArtifactError(
             f"{path / WEIGHTS} is of another architecture: {wrong[0]} is {found.get(wrong[0], 'missing')}, "
             f"expected {expected.get(wrong[0], 'nothing of that name')} ({len(wrong)} tensors differ); use the config it was trained with"
@@ -65,6 +72,10 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
     except FileNotFoundError:
-        raise ArtifactError(f"{path} does not exist; expected the tensors of a checkpoint; run: retro train") from None
+        raise ArtifactError(
+            f"{path} does not exist; expected the tensors of a checkpoint; run: retro train"
+        ) from None
     except SafetensorError as error:
-        raise ArtifactError(f"{path} is not a whole safetensors file ({error}); restore it or train again") from None
+        raise ArtifactError(
+            f"{path} is not a whole safetensors file ({error}); restore it or train again"
+        ) from None

@@ -43,15 +43,24 @@ class ChunkedCrossAttention(nn.Module):
         attending = F.pad(self.norm(x[:, m - 1 :]), (0, 0, 0, num_chunks * m - (seq_len - m + 1)))
         attending = rearrange(attending, "batch (chunk m) d -> batch chunk m d", chunk=num_chunks)
         query = attention.scale(attention.split_heads(attention.query(attending)))
-        memory = rearrange(encoded, "batch chunk neighbour retrieved d -> batch chunk (neighbour retrieved) d")
-        key, value = attention.split_heads(attention.key(memory)), attention.split_heads(attention.value(memory))
+        memory = rearrange(
+            encoded, "batch chunk neighbour retrieved d -> batch chunk (neighbour retrieved) d"
+        )
+        key, value = (
+            attention.split_heads(attention.key(memory)),
+            attention.split_heads(attention.value(memory)),
+        )
 
         logits = attention.content_logits(query, key)
         if attention.has_positions:
             # d(i, i') = i − i' + m − 1, the same for every neighbour.
             distances = falling_distances(m, retrieved_len, m - 1 - self.first_place, like=x)
-            positional = shift(attention.distance_logits(query, attention.distance_keys(distances)), retrieved_len)
-            logits = (logits.unflatten(-1, (num_neighbours, retrieved_len)) + positional.unsqueeze(-2)).flatten(-2)
+            positional = shift(
+                attention.distance_logits(query, attention.distance_keys(distances)), retrieved_len
+            )
+            logits = (
+                logits.unflatten(-1, (num_neighbours, retrieved_len)) + positional.unsqueeze(-2)
+            ).flatten(-2)
         mask = rearrange(is_token, "batch chunk neighbour retrieved -> batch chunk 1 1 (neighbour retrieved)")
         output = attention.merge_heads(masked_softmax(logits, mask) @ value)
         output = output * mask.any(-1).squeeze(2)[..., None]

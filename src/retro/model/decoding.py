@@ -37,7 +37,11 @@ class Decoding:
     @property
     def completing(self) -> list[int]:
         """The sequences whose next token completes a chunk."""
-        return [row for row, length in enumerate(self.tokens.lengths) if (length + 1) % self.model.config.chunk_len == 0]
+        return [
+            row
+            for row, length in enumerate(self.tokens.lengths)
+            if (length + 1) % self.model.config.chunk_len == 0
+        ]
 
     @torch.inference_mode()
     def prefill(
@@ -54,7 +58,11 @@ class Decoding:
         lengths, pad = [len(prompt) for prompt in prompts], self.model.config.pad_id
         longest = max(lengths)
         device = self.model.embedding.weight.device
-        tokens = torch.tensor([[*prompt, *[pad] * (longest - len(prompt))] for prompt in prompts], dtype=torch.long, device=device)
+        tokens = torch.tensor(
+            [[*prompt, *[pad] * (longest - len(prompt))] for prompt in prompts],
+            dtype=torch.long,
+            device=device,
+        )
         retrieved = self.model._check_neighbours(tokens, neighbours, neighbour_mask)
         self.tokens.fill(lengths, tokens != pad)
         if not longest:
@@ -99,10 +107,14 @@ class Decoding:
     @torch.inference_mode()
     def _begin(self, batch: int) -> None:
         model, like = self.model, self.model.embedding.weight.detach()
-        self.tokens = TokenCache([layer.self_attention.attention for layer in model.layers], batch, self.window, like)
+        self.tokens = TokenCache(
+            [layer.self_attention.attention for layer in model.layers], batch, self.window, like
+        )
         read_len = model.config.read_places.stop - model.config.read_places.start
         operators = [layer.cross_attention for layer in model.layers if layer.cross_attention is not None]
-        self.neighbours = NeighbourCache(operators, model.config.chunk_len, read_len, batch, like) if operators else None
+        self.neighbours = (
+            NeighbourCache(operators, model.config.chunk_len, read_len, batch, like) if operators else None
+        )
         self._first = min(model.config.cross_attention_layers, default=0) - 1
 
     def _read(self, tokens: Tensor, retrieved: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -112,7 +124,11 @@ class Decoding:
         for index, layer in enumerate(model.layers):
             # The full path keeps its own way of attending; making keys and values once more costs little, once a prompt.
             attention, normed = layer.self_attention.attention, layer.self_attention.norm(x)
-            self.tokens.store(index, attention.split_heads(attention.key(normed)), attention.split_heads(attention.value(normed)))
+            self.tokens.store(
+                index,
+                attention.split_heads(attention.key(normed)),
+                attention.split_heads(attention.value(normed)),
+            )
             x = layer.self_attention(x, is_token)
             if layer.cross_attention is not None and self.neighbours is not None:
                 if index == self._first:
@@ -125,7 +141,13 @@ class Decoding:
             x = layer.feed_forward(x)
         return x
 
-    def _observe(self, x: Tensor, is_token: Sequence[bool], completing: Sequence[int], retrieved: tuple[Tensor, Tensor] | None) -> None:
+    def _observe(
+        self,
+        x: Tensor,
+        is_token: Sequence[bool],
+        completing: Sequence[int],
+        retrieved: tuple[Tensor, Tensor] | None,
+    ) -> None:
         """At layer min(P): keep the activations, and read the neighbours of the chunks that are complete now."""
         assert self.neighbours is not None
         turn = self.tokens.turn - 1
@@ -152,7 +174,9 @@ class Decoding:
     def _store_last(self, encoded: Tensor, is_token: Tensor) -> None:
         """Of every prompt with a complete chunk, the neighbours that the next tokens read."""
         assert self.neighbours is not None
-        last = {row: length // self.model.config.chunk_len - 1 for row, length in enumerate(self.tokens.lengths)}
+        last = {
+            row: length // self.model.config.chunk_len - 1 for row, length in enumerate(self.tokens.lengths)
+        }
         rows = [row for row, chunk in last.items() if chunk >= 0]
         chunks = [last[row] for row in rows]
         self.neighbours.store(rows, encoded[rows, chunks], is_token[rows, chunks])
@@ -165,7 +189,9 @@ class Decoding:
         if neighbours is None or neighbours.numel() == 0:
             return None
         if self.neighbours is None:
-            raise ConfigError("neighbours were given to a model without cross-attention layers; expected a RETRO config, or no neighbours")
+            raise ConfigError(
+                "neighbours were given to a model without cross-attention layers; expected a RETRO config, or no neighbours"
+            )
         if (len(neighbours), neighbours.shape[2]) != (len(completing), self.model.config.retrieved_len):
             raise DataError(
                 f"neighbours of {len(neighbours)} chunks with {neighbours.shape[2]} tokens each were fed; "

@@ -15,7 +15,15 @@ from retro.model.positions import falling_distances, shift
 class EncoderCrossAttention(nn.Module):
     """The residual operator CA of the encoder: a neighbour attends to the activations of the retrieving chunk."""
 
-    def __init__(self, width: int, memory_width: int, num_heads: int, head_dim: int, positions: bool = True, first_place: int = 0) -> None:
+    def __init__(
+        self,
+        width: int,
+        memory_width: int,
+        num_heads: int,
+        head_dim: int,
+        positions: bool = True,
+        first_place: int = 0,
+    ) -> None:
         super().__init__()
         self.first_place = first_place
         self.norm = RMSNorm(width)
@@ -28,9 +36,14 @@ class EncoderCrossAttention(nn.Module):
         is_token: Bool[Tensor, "batch chunk m"],
     ) -> Float[Tensor, "batch chunk neighbour retrieved d_encoder"]:
         attention, m, (num_neighbours, retrieved_len) = self.attention, chunks.shape[-2], x.shape[2:4]
-        rows = rearrange(self.norm(x), "batch chunk neighbour retrieved d -> batch chunk (neighbour retrieved) d")
+        rows = rearrange(
+            self.norm(x), "batch chunk neighbour retrieved d -> batch chunk (neighbour retrieved) d"
+        )
         query = attention.scale(attention.split_heads(attention.query(rows)))
-        key, value = attention.split_heads(attention.key(chunks)), attention.split_heads(attention.value(chunks))
+        key, value = (
+            attention.split_heads(attention.key(chunks)),
+            attention.split_heads(attention.value(chunks)),
+        )
         logits = attention.content_logits(query, key)
         if attention.has_positions:
             # d_enc(i', i) = i' − i, the same for every neighbour.
@@ -43,11 +56,15 @@ class EncoderCrossAttention(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    def __init__(self, config: EncoderConfig, decoder_width: int, conditioned: bool, positions: bool, first_place: int) -> None:
+    def __init__(
+        self, config: EncoderConfig, decoder_width: int, conditioned: bool, positions: bool, first_place: int
+    ) -> None:
         super().__init__()
         self.self_attention = SelfAttention(config.d_model, config.num_heads, config.head_dim, causal=False)
         self.cross_attention = (
-            EncoderCrossAttention(config.d_model, decoder_width, config.num_heads, config.head_dim, positions, first_place)
+            EncoderCrossAttention(
+                config.d_model, decoder_width, config.num_heads, config.head_dim, positions, first_place
+            )
             if conditioned
             else None
         )
@@ -57,10 +74,14 @@ class EncoderLayer(nn.Module):
 class Encoder(nn.Module):
     """ENCODER of Algorithm 1, for all neighbours of all chunks at once."""
 
-    def __init__(self, config: EncoderConfig, decoder_width: int, positions: bool = True, first_place: int = 0) -> None:
+    def __init__(
+        self, config: EncoderConfig, decoder_width: int, positions: bool = True, first_place: int = 0
+    ) -> None:
         super().__init__()
         layers = nn.ModuleList(
-            EncoderLayer(config, decoder_width, number in config.cross_attention_layers, positions, first_place)
+            EncoderLayer(
+                config, decoder_width, number in config.cross_attention_layers, positions, first_place
+            )
             for number in range(1, config.num_layers + 1)
         )
         self.layers = cast(Sequence[EncoderLayer], layers)

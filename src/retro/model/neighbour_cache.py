@@ -17,7 +17,14 @@ class NeighbourCache:
     `recent` holds the last m activations at layer min(P) after self-attention, H_u in the paper, slot by slot in a ring.
     """
 
-    def __init__(self, operators: Sequence[ChunkedCrossAttention], chunk_len: int, retrieved_len: int, batch: int, like: Tensor) -> None:
+    def __init__(
+        self,
+        operators: Sequence[ChunkedCrossAttention],
+        chunk_len: int,
+        retrieved_len: int,
+        batch: int,
+        like: Tensor,
+    ) -> None:
         self.operators, self.chunk_len, self.retrieved_len = operators, chunk_len, retrieved_len
         first = operators[0].attention
         self.recent = like.new_zeros(batch, chunk_len, first.width)
@@ -25,9 +32,12 @@ class NeighbourCache:
         self.keys = [like.new_zeros(batch, first.num_heads, 0, first.head_dim) for _ in operators]
         self.values = [like.new_zeros(batch, first.num_heads, 0, first.head_dim) for _ in operators]
         self.is_token = torch.zeros(batch, 0, self.retrieved_len, dtype=torch.bool, device=like.device)
-        distances = falling_distances(chunk_len, retrieved_len, chunk_len - 1 - operators[0].first_place, like)
+        distances = falling_distances(
+            chunk_len, retrieved_len, chunk_len - 1 - operators[0].first_place, like
+        )
         self.distance_keys = [
-            operator.attention.distance_keys(distances) if operator.attention.has_positions else None for operator in operators
+            operator.attention.distance_keys(distances) if operator.attention.has_positions else None
+            for operator in operators
         ]
         self.firsts: list[int] = []
         self._refresh()
@@ -37,7 +47,9 @@ class NeighbourCache:
         self.recent[:, turn % self.chunk_len] = x
         self.recent_is_token[:, turn % self.chunk_len] = torch.tensor(is_token)
 
-    def chunks(self, turn: int, rows: Sequence[int]) -> tuple[Float[Tensor, "rows m d_model"], Bool[Tensor, "rows m"]]:
+    def chunks(
+        self, turn: int, rows: Sequence[int]
+    ) -> tuple[Float[Tensor, "rows m d_model"], Bool[Tensor, "rows m"]]:
         """The activations of the chunks that these sequences complete at this turn, and which of them are tokens."""
         order = torch.arange(turn + 1, turn + 1 + self.chunk_len, device=self.recent.device) % self.chunk_len
         return self.recent[list(rows)][:, order], self.recent_is_token[list(rows)][:, order]
@@ -70,10 +82,14 @@ class NeighbourCache:
         """Tell each sequence's newest position on its chunk grid, which gives the first of its distances to what was retrieved."""
         self.firsts = [self.chunk_len - 1 - (position + 1) % self.chunk_len for position in positions]
 
-    def attend(self, operator: ChunkedCrossAttention, x: Float[Tensor, "batch width"]) -> Float[Tensor, "batch width"]:
+    def attend(
+        self, operator: ChunkedCrossAttention, x: Float[Tensor, "batch width"]
+    ) -> Float[Tensor, "batch width"]:
         """What the newest token of each sequence reads through one of the operators; exactly nothing without a neighbour."""
         number, attention, batch = self.operators.index(operator), operator.attention, len(x)
-        query = attention.scale(attention.query(operator.norm(x))).view(batch, attention.num_heads, attention.head_dim)
+        query = attention.scale(attention.query(operator.norm(x))).view(
+            batch, attention.num_heads, attention.head_dim
+        )
         logits = query.unsqueeze(2) @ self.keys[number].transpose(-1, -2) + self.bias[number]
         if attention.has_positions:
             by_neighbour = logits.view(batch, attention.num_heads, -1, self.retrieved_len)
@@ -81,22 +97,32 @@ class NeighbourCache:
         read: Tensor = attention.out((logits.softmax(-1) @ self.values[number]).view(batch, -1))
         return read if self.present_rows == batch else read * self.present
 
-    def _positional(self, number: int, query: Float[Tensor, "batch heads head_dim"]) -> Float[Tensor, "batch heads retrieved"]:
+    def _positional(
+        self, number: int, query: Float[Tensor, "batch heads head_dim"]
+    ) -> Float[Tensor, "batch heads retrieved"]:
         """Logits by position in [N, F]; one slice of the distances when all sequences are at the same place of their chunks."""
         attention, keys = self.operators[number].attention, self.distance_keys[number]
         assert keys is not None
         if len(set(self.firsts)) == 1:
             keys = keys[:, self.firsts[0] : self.firsts[0] + self.retrieved_len]
             return attention.distance_logits(query.transpose(0, 1), keys).transpose(0, 1)
-        windows = torch.tensor(self.firsts, device=query.device)[:, None, None] + torch.arange(self.retrieved_len, device=query.device)
+        windows = torch.tensor(self.firsts, device=query.device)[:, None, None] + torch.arange(
+            self.retrieved_len, device=query.device
+        )
         by_distance = attention.distance_logits(query.transpose(0, 1), keys).transpose(0, 1)
         return by_distance.gather(-1, windows.expand(-1, attention.num_heads, -1))
 
     def select(self, rows: Sequence[int]) -> None:
         """Go on with these sequences only; one that is named twice goes on twice."""
         index = torch.tensor(rows, dtype=torch.long, device=self.recent.device)
-        self.recent, self.recent_is_token, self.is_token = self.recent[index], self.recent_is_token[index], self.is_token[index]
-        self.keys, self.values = ([tensor[index] for tensor in tensors] for tensors in (self.keys, self.values))
+        self.recent, self.recent_is_token, self.is_token = (
+            self.recent[index],
+            self.recent_is_token[index],
+            self.is_token[index],
+        )
+        self.keys, self.values = (
+            [tensor[index] for tensor in tensors] for tensors in (self.keys, self.values)
+        )
         self._refresh()
 
     def _widen(self, k: int) -> None:
@@ -106,11 +132,16 @@ class NeighbourCache:
             pad = torch.nn.functional.pad
             self.is_token = pad(self.is_token, (0, 0, 0, missing))
             width = (0, 0, 0, missing * self.retrieved_len)
-            self.keys, self.values = ([pad(tensor, width) for tensor in tensors] for tensors in (self.keys, self.values))
+            self.keys, self.values = (
+                [pad(tensor, width) for tensor in tensors] for tensors in (self.keys, self.values)
+            )
 
     def _refresh(self) -> None:
         """What does not change until the next chunk: who reads at all, and each key's logits that no query changes."""
         flat = self.is_token.flatten(1)
         mask, present = mask_bias(flat, self.recent)[:, None, None], flat.any(1)
-        self.bias = [op.attention.content_bias @ keys.transpose(-1, -2) + mask for op, keys in zip(self.operators, self.keys, strict=True)]
+        self.bias = [
+            op.attention.content_bias @ keys.transpose(-1, -2) + mask
+            for op, keys in zip(self.operators, self.keys, strict=True)
+        ]
         self.present, self.present_rows = present.to(self.recent.dtype)[:, None], int(present.sum())

@@ -13,12 +13,16 @@ def sinusoids(distances: Float[Tensor, " distance"], width: int) -> Float[Tensor
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
-def falling_distances(num_queries: int, num_keys: int, offset: int, like: Tensor) -> Float[Tensor, " distance"]:
+def falling_distances(
+    num_queries: int, num_keys: int, offset: int, like: Tensor
+) -> Float[Tensor, " distance"]:
     """All distances i − j + offset between queries and keys counted from 0, largest first, as `shift` expects them."""
     return torch.arange(num_queries - 1 + offset, offset - num_keys, -1, device=like.device, dtype=like.dtype)
 
 
-def shift(by_distance: Float[Tensor, "*batch query distance"], num_keys: int) -> Float[Tensor, "*batch query key"]:
+def shift(
+    by_distance: Float[Tensor, "*batch query distance"], num_keys: int
+) -> Float[Tensor, "*batch query key"]:
     """Turn logits by falling distance into logits by key: query i's window starts at distance column `queries − 1 − i`.
 
     The result is a view; nothing is copied.

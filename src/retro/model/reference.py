@@ -15,7 +15,9 @@ from retro.model.encoder import EncoderCrossAttention
 from retro.model.retro import Retro
 
 
-def reference_logits(model: Retro, tokens: Tensor, neighbours: Tensor | None = None, neighbour_mask: Tensor | None = None) -> Tensor:
+def reference_logits(
+    model: Retro, tokens: Tensor, neighbours: Tensor | None = None, neighbour_mask: Tensor | None = None
+) -> Tensor:
     """What `model(tokens, neighbours, neighbour_mask)` must return."""
     sequences = []
     for b in range(tokens.shape[0]):
@@ -33,7 +35,9 @@ def _sequence_logits(model: Retro, x: Tensor, ret: Tensor | None, real: Tensor |
     h = [model.embedding.weight[token] * math.sqrt(config.d_model) for token in x]
     if ret is not None:
         # N is at the places 1 … m of [N, F], F at m + 1 … 2 m; what is read keeps its places.
-        ret, before = {"both": (ret, 0), "neighbour": (ret[..., :m], 0), "continuation": (ret[..., m:], m)}[config.retrieved]
+        ret, before = {"both": (ret, 0), "neighbour": (ret[..., :m], 0), "continuation": (ret[..., m:], m)}[
+            config.retrieved
+        ]
     encoded: list[list[list[Tensor]]] = []
     readable: list[list[list[bool]]] = []
     for p in range(1, config.num_layers + 1):
@@ -44,15 +48,24 @@ def _sequence_logits(model: Retro, x: Tensor, ret: Tensor | None, real: Tensor |
                 for u in range(1, ret.shape[0] + 1):
                     h_u, exists_u = h[(u - 1) * m : u * m], exists[(u - 1) * m : u * m]
                     is_real = [True] * ret.shape[1] if real is None else [bool(flag) for flag in real[u - 1]]
-                    readable.append([[flag and bool(t != pad) for t in ret[u - 1, j]] for j, flag in enumerate(is_real)])
-                    encoded.append([_encode(model, ret[u - 1, j], readable[-1][j], h_u, exists_u, before) for j in range(ret.shape[1])])
+                    readable.append(
+                        [[flag and bool(t != pad) for t in ret[u - 1, j]] for j, flag in enumerate(is_real)]
+                    )
+                    encoded.append(
+                        [
+                            _encode(model, ret[u - 1, j], readable[-1][j], h_u, exists_u, before)
+                            for j in range(ret.shape[1])
+                        ]
+                    )
             if layer.cross_attention is not None:
                 h = _chunked_cross_attention(layer.cross_attention, h, encoded, readable, m, before)
         h = [_feed_forward(layer.feed_forward, state) for state in h]
     return torch.stack([model.embedding.weight @ _norm(model.norm, state) for state in h])
 
 
-def _encode(model: Retro, neighbour: Tensor, exists: list[bool], h_u: list[Tensor], exists_u: list[bool], before: int) -> list[Tensor]:
+def _encode(
+    model: Retro, neighbour: Tensor, exists: list[bool], h_u: list[Tensor], exists_u: list[bool], before: int
+) -> list[Tensor]:
     """ENCODER(RET(C_u)^j, H_u)."""
     assert model.encoder is not None
     table = model.embedding if model.encoder_embedding is None else model.encoder_embedding
@@ -67,14 +80,18 @@ def _encode(model: Retro, neighbour: Tensor, exists: list[bool], h_u: list[Tenso
     return [_norm(model.encoder.norm, state) for state in e]
 
 
-def _self_attention(operator: SelfAttention, h: list[Tensor], exists: list[bool], causal: bool) -> list[Tensor]:
+def _self_attention(
+    operator: SelfAttention, h: list[Tensor], exists: list[bool], causal: bool
+) -> list[Tensor]:
     """ATTN: residual, normalised before; the distance from token i to token j is i − j."""
     normed = [_norm(operator.norm, state) for state in h]
     result = []
     for i in range(1, len(h) + 1):
         keys = [j for j in range(1, len(h) + 1) if exists[j - 1] and (j <= i or not causal)]
         distances = [i - j for j in keys]
-        result.append(h[i - 1] + _attend(operator.attention, normed[i - 1], [normed[j - 1] for j in keys], distances))
+        result.append(
+            h[i - 1] + _attend(operator.attention, normed[i - 1], [normed[j - 1] for j in keys], distances)
+        )
     return result
 
 
@@ -86,7 +103,9 @@ def _encoder_cross_attention(
     for i_retrieved, state in enumerate(e, start=before + 1):
         keys = [i for i in range(1, len(condition) + 1) if exists[i - 1]]
         distances = [i_retrieved - i for i in keys]
-        output = _attend(operator.attention, _norm(operator.norm, state), [condition[i - 1] for i in keys], distances)
+        output = _attend(
+            operator.attention, _norm(operator.norm, state), [condition[i - 1] for i in keys], distances
+        )
         result.append(state + output)
     return result
 
@@ -108,16 +127,22 @@ def _chunked_cross_attention(
                 continue
             memory, distances = [], []
             for neighbour, flags in zip(encoded[u - 1], readable[u - 1], strict=True):
-                for i_retrieved, (state, flag) in enumerate(zip(neighbour, flags, strict=True), start=before + 1):
+                for i_retrieved, (state, flag) in enumerate(
+                    zip(neighbour, flags, strict=True), start=before + 1
+                ):
                     if flag:
                         memory.append(state)
                         distances.append(i - i_retrieved + m - 1)
             state = h[position - 1]
-            result[position - 1] = state + _attend(operator.attention, _norm(operator.norm, state), memory, distances)
+            result[position - 1] = state + _attend(
+                operator.attention, _norm(operator.norm, state), memory, distances
+            )
     return result
 
 
-def _attend(attention: RelativeAttention, query_state: Tensor, memory: list[Tensor], distances: list[int]) -> Tensor:
+def _attend(
+    attention: RelativeAttention, query_state: Tensor, memory: list[Tensor], distances: list[int]
+) -> Tensor:
     """Multi-head attention of one query; exactly nothing where there is nothing to attend."""
     if not memory:
         return torch.zeros_like(query_state)
@@ -133,13 +158,17 @@ def _attend(attention: RelativeAttention, query_state: Tensor, memory: list[Tens
                 logit = logit + torch.dot(q + attention.position_bias[head, 0], position)
             logits.append(logit)
         weights = torch.softmax(torch.stack(logits), dim=0)
-        heads.append(sum(w * (attention.value.weight[rows] @ state) for w, state in zip(weights, memory, strict=True)))
+        heads.append(
+            sum(w * (attention.value.weight[rows] @ state) for w, state in zip(weights, memory, strict=True))
+        )
     return attention.out.weight @ torch.cat(heads)
 
 
 def _sinusoid(distance: int, width: int, like: Tensor) -> Tensor:
     angles = [distance / 10_000 ** (index / (width // 2)) for index in range(width // 2)]
-    return torch.tensor([math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles], dtype=like.dtype)
+    return torch.tensor(
+        [math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles], dtype=like.dtype
+    )
 
 
 def _norm(norm: torch.nn.Module | None, state: Tensor) -> Tensor:

@@ -15,13 +15,15 @@ from retro.errors import ConfigError, DataError
 from retro.model.attention import FeedForward, RMSNorm, SelfAttention
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
 from retro.model.encoder import Encoder
-from retro.model.initialisation import initialise
+from retro.model.start import initialise
 
 
 class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig, retrieves: bool) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(config.d_model, config.num_heads, config.head_dim, causal=True, dropout=config.dropout)
+        self.self_attention = SelfAttention(
+            config.d_model, config.num_heads, config.head_dim, causal=True, dropout=config.dropout
+        )
         self.cross_attention = (
             ChunkedCrossAttention(
                 config.d_model,
@@ -48,13 +50,17 @@ class Retro(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.dropout = nn.Dropout(config.dropout)
         numbers = range(1, config.num_layers + 1)
-        layers = nn.ModuleList(DecoderLayer(config, number in config.cross_attention_layers) for number in numbers)
+        layers = nn.ModuleList(
+            DecoderLayer(config, number in config.cross_attention_layers) for number in numbers
+        )
         self.layers = cast(Sequence[DecoderLayer], layers)
         self.norm = RMSNorm(config.d_model)
         self.encoder_embedding: nn.Embedding | None = None
         self.encoder: Encoder | None = None
         if config.uses_retrieval:
-            self.encoder = Encoder(config.encoder, config.d_model, config.cross_attention_positions, config.read_places.start)
+            self.encoder = Encoder(
+                config.encoder, config.d_model, config.cross_attention_positions, config.read_places.start
+            )
             if not config.share_embeddings:
                 self.encoder_embedding = nn.Embedding(config.vocab_size, config.encoder.d_model)
         initialise(self)
@@ -107,16 +113,22 @@ class Retro(nn.Module):
         encoded: Tensor = self.encoder(embed(table, neighbours), is_neighbour_token, chunks, chunk_is_token)
         return encoded
 
-    def _check_neighbours(self, tokens: Tensor, neighbours: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    def _check_neighbours(
+        self, tokens: Tensor, neighbours: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor] | None:
         """The neighbours and which of their tokens may be attended, or nothing if there is nothing to read."""
         if neighbours is None:
             return None
         if self.encoder is None:
-            raise ConfigError("neighbours were given to a model without cross-attention layers; expected a RETRO config, or no neighbours")
+            raise ConfigError(
+                "neighbours were given to a model without cross-attention layers; expected a RETRO config, or no neighbours"
+            )
         expected = (tokens.shape[0], tokens.shape[1] // self.config.chunk_len, self.config.retrieved_len)
         found = (neighbours.shape[0], neighbours.shape[1], neighbours.shape[3])
         if found != expected:
-            raise DataError(f"neighbours have (batch, complete chunks, retrieved length) {found}; expected {expected}")
+            raise DataError(
+                f"neighbours have (batch, complete chunks, retrieved length) {found}; expected {expected}"
+            )
         if neighbours.numel() == 0:
             return None
         neighbours = neighbours[..., self.config.read_places]

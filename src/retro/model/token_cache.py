@@ -20,7 +20,9 @@ class TokenCache:
     the whole batch, whatever the lengths. With a `window` a token attends to that many last tokens, itself among them; 0 is all.
     """
 
-    def __init__(self, attentions: Sequence[RelativeAttention], batch: int, window: int, like: Tensor) -> None:
+    def __init__(
+        self, attentions: Sequence[RelativeAttention], batch: int, window: int, like: Tensor
+    ) -> None:
         self.attentions, self.window = attentions, window
         self.lengths = [0] * batch
         """Tokens of each sequence."""
@@ -62,7 +64,12 @@ class TokenCache:
             self.bias[row, : self.end] = mask_bias(is_token[row].roll(self.end - length), self.bias)
         self._look_for_padding()
 
-    def store(self, layer: int, key: Float[Tensor, "batch heads seq head_dim"], value: Float[Tensor, "batch heads seq head_dim"]) -> None:
+    def store(
+        self,
+        layer: int,
+        key: Float[Tensor, "batch heads seq head_dim"],
+        value: Float[Tensor, "batch heads seq head_dim"],
+    ) -> None:
         """Keep what prompts that were padded at their ends have in one layer."""
         for row, length in enumerate(self.lengths):
             slots = slice(self.end - length, self.end)
@@ -78,10 +85,14 @@ class TokenCache:
         values[:, :, self.end - 1] = attention.value(normed).view(shape)
         query = attention.scale(attention.query(normed)).view(shape)
         # The distances are the same for all sequences: the batch takes the place of the queries.
-        positional = attention.distance_logits(query.transpose(0, 1), self.distance_keys[layer][:, self.start - self.end :])
+        positional = attention.distance_logits(
+            query.transpose(0, 1), self.distance_keys[layer][:, self.start - self.end :]
+        )
         if self.has_padding:
             positional = positional + self.bias[:, seen]
-        logits = attention.content_logits(query.unsqueeze(2), keys[:, :, seen]) + positional.transpose(0, 1).unsqueeze(2)
+        logits = attention.content_logits(query.unsqueeze(2), keys[:, :, seen]) + positional.transpose(
+            0, 1
+        ).unsqueeze(2)
         read: Tensor = attention.out((logits.softmax(-1) @ values[:, :, seen]).view(batch, -1))
         return read
 
@@ -89,7 +100,9 @@ class TokenCache:
         """Go on with these sequences only; one that is named twice goes on twice."""
         index = torch.tensor(rows, dtype=torch.long, device=self.bias.device)
         self.lengths = [self.lengths[row] for row in rows]
-        self.keys, self.values = ([tensor[index] for tensor in tensors] for tensors in (self.keys, self.values))
+        self.keys, self.values = (
+            [tensor[index] for tensor in tensors] for tensors in (self.keys, self.values)
+        )
         self.bias = self.bias[index]
         self._look_for_padding()
 
@@ -102,7 +115,10 @@ class TokenCache:
             return
         start, live = self.start, self.end - self.start
         capacity = max(SMALLEST, 2 * (live + extra))
-        self.keys, self.values = ([_moved(tensor, start, self.end, capacity) for tensor in tensors] for tensors in (self.keys, self.values))
+        self.keys, self.values = (
+            [_moved(tensor, start, self.end, capacity) for tensor in tensors]
+            for tensors in (self.keys, self.values)
+        )
         self.bias = _moved(self.bias.unsqueeze(-1), start, self.end, capacity).squeeze(-1)
         self.end, self.shifted = live, self.shifted + start
         if capacity != self.capacity:
@@ -113,10 +129,14 @@ class TokenCache:
 
 def mask_bias(is_token: Bool[Tensor, "*batch"], like: Tensor) -> Float[Tensor, "*batch"]:
     """What is added to logits so that only tokens are attended; finite, so that even a row without any stays a number."""
-    return like.new_zeros(is_token.shape).masked_fill_(~is_token.to(like.device), torch.finfo(like.dtype).min / 2)
+    return like.new_zeros(is_token.shape).masked_fill_(
+        ~is_token.to(like.device), torch.finfo(like.dtype).min / 2
+    )
 
 
-def _moved(tensor: Float[Tensor, "*batch old width"], start: int, stop: int, capacity: int) -> Float[Tensor, "*batch new width"]:
+def _moved(
+    tensor: Float[Tensor, "*batch old width"], start: int, stop: int, capacity: int
+) -> Float[Tensor, "*batch new width"]:
     """Slots `start` to `stop` at the front of a tensor with more of them; zeros behind, as even masked values are multiplied."""
     moved = tensor.new_zeros(*tensor.shape[:-2], capacity, tensor.shape[-1])
     moved[..., : stop - start, :] = tensor[..., start:stop, :]

@@ -8,10 +8,10 @@ import torch
 
 from retro.corpus.mixture import Mixture
 from retro.errors import DataError
+from retro.generation.search import stack_neighbours
 from retro.questions.examples import Question
 from retro.questions.format import Format
-from retro.retrieval.datastore import Neighbour
-from retro.sampling.search import stack_neighbours
+from retro.retrieval.datastore.datastore import Neighbour
 from retro.training.batches import Batch
 
 
@@ -24,12 +24,20 @@ class QuestionBatches:
     mixture: Mixture | None = None
 
     def __init__(
-        self, questions: Sequence[Question], form: Format, batch_size: int, num_passages: int, seed: int = 0, seq_len: int = 1 << 30
+        self,
+        questions: Sequence[Question],
+        form: Format,
+        batch_size: int,
+        num_passages: int,
+        seed: int = 0,
+        seq_len: int = 1 << 30,
     ) -> None:
         answered = [(question, _longest(question, form)) for question in questions if question.answers]
         kept = [(question, length) for question, length in answered if length <= seq_len]
         if not kept:
-            raise DataError(f"none of {len(questions)} questions has an answer and at most {seq_len} tokens with it; expected some")
+            raise DataError(
+                f"none of {len(questions)} questions has an answer and at most {seq_len} tokens with it; expected some"
+            )
         self.questions = [question for question, _ in kept]
         self.form, self.batch_size, self.num_passages, self.seed = form, batch_size, num_passages, seed
         self.num_long = len(answered) - len(kept)
@@ -40,7 +48,10 @@ class QuestionBatches:
     def rows(self, number: int, start: int, stop: int) -> Batch:
         first = number * self.batch_size
         drawn = [self._draw(index) for index in range(first + start, first + stop)]
-        prompts, answers = [self.form.prompt(question.text) for question, _ in drawn], [self.form.answer(answer) for _, answer in drawn]
+        prompts, answers = (
+            [self.form.prompt(question.text) for question, _ in drawn],
+            [self.form.answer(answer) for _, answer in drawn],
+        )
         passages = [self.form.passages(question.passages[: self.num_passages]) for question, _ in drawn]
         return make_batch(prompts, answers, passages, self.form.chunk_len, self.form.tokenizer.pad_id)
 
@@ -53,7 +64,9 @@ class QuestionBatches:
         question = self.questions[self._order(epoch)[position]]
         if question.target:
             return question, question.target
-        return question, question.answers[np.random.default_rng([self.seed, index]).integers(len(question.answers))]
+        return question, question.answers[
+            np.random.default_rng([self.seed, index]).integers(len(question.answers))
+        ]
 
     def _shuffled(self, epoch: int) -> np.ndarray:
         return np.random.default_rng([self.seed, epoch]).permutation(len(self.questions))
@@ -83,7 +96,9 @@ def make_batch(
     num_chunks = (tokens.shape[1] - 1) // chunk_len
     reads = np.arange(num_chunks) >= width // chunk_len - 1
     neighbours = np.broadcast_to(values[:, None], (len(prompts), num_chunks, *values.shape[1:]))
-    return Batch(*inputs, torch.from_numpy(neighbours.copy()), torch.from_numpy(mask[:, None] & reads[:, None]))
+    return Batch(
+        *inputs, torch.from_numpy(neighbours.copy()), torch.from_numpy(mask[:, None] & reads[:, None])
+    )
 
 
 def _longest(question: Question, form: Format) -> int:

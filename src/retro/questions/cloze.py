@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from retro.corpus.documents import Document
-from retro.corpus.tokenizer import Tokenizer
+from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
+from retro.generation.search import Passage
 from retro.questions.examples import Question
-from retro.sampling.search import Passage
 
 SENTENCE = re.compile(r"[A-Z][^.!?\n]{40,300}[.!?](?=\s)")
 NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]+(?: (?:of |the )?[A-Z][a-z]+){0,3}\b")
@@ -27,7 +27,9 @@ PASSAGE = 400
 """Characters of a passage."""
 
 
-def cloze_questions(documents: Iterable[Document], per_document: int = 4, seed: int = 0) -> Iterator[Question]:
+def cloze_questions(
+    documents: Iterable[Document], per_document: int = 4, seed: int = 0
+) -> Iterator[Question]:
     """At most so many questions of each document, each with the one passage that answers it."""
     rng = np.random.default_rng(seed)
     for document in documents:
@@ -41,7 +43,9 @@ def cloze_questions(documents: Iterable[Document], per_document: int = 4, seed: 
 def documents_of(store: TokenStore, tokenizer: Tokenizer) -> Iterator[Document]:
     """The documents of a token store as text again."""
     for number, row in enumerate(store.documents):
-        yield Document(row["id"], tokenizer.decode(store.document(number).tolist()), row["source"], row["title"])
+        yield Document(
+            row["id"], tokenizer.decode(store.document(number).tolist()), row["source"], row["title"]
+        )
 
 
 def _question(document: Document, sentence: re.Match[str], rng: np.random.Generator) -> Question | None:
@@ -50,7 +54,10 @@ def _question(document: Document, sentence: re.Match[str], rng: np.random.Genera
         return None
     found, word = kinds[rng.integers(len(kinds))]
     answer = found[rng.integers(len(found))]
-    before, after = sentence[0][: answer.start()].split()[-CONTEXT:], sentence[0][answer.end() :].rstrip(".!? ").split()[:CONTEXT]
+    before, after = (
+        sentence[0][: answer.start()].split()[-CONTEXT:],
+        sentence[0][answer.end() :].rstrip(".!? ").split()[:CONTEXT],
+    )
     text = " ".join([*before, word, *after]).lower()
     if len(before) + len(after) < CONTEXT or answer[0].lower() in text:
         return None

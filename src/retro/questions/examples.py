@@ -10,7 +10,7 @@ from typing import Any
 
 from retro.corpus.readers.streams import BROKEN, open_stream
 from retro.errors import DataError
-from retro.sampling.search import Passage
+from retro.generation.search import Passage
 
 EXPECTED = "expected objects with question, answers and ctxs (title, text, score)"
 DPR_TRAINING = ("positive_ctxs", "hard_negative_ctxs", "negative_ctxs")
@@ -74,10 +74,16 @@ def _question(record: Mapping[str, Any], notes: Counter[str], num_passages: int 
         notes["left out: without a question"] += 1
         return None
     target = _line(record.get("target"))
-    answers = tuple(filter(None, map(_line, _list(record.get("answers", record.get("answer")))))) or ((target,) if target else ())
+    answers = tuple(filter(None, map(_line, _list(record.get("answers", record.get("answer")))))) or (
+        (target,) if target else ()
+    )
     if not answers:
         notes["without an answer: neither trained on nor scored"] += 1
-    listed = record["ctxs"] if "ctxs" in record else [entry for name in DPR_TRAINING for entry in _list(record.get(name))]
+    listed = (
+        record["ctxs"]
+        if "ctxs" in record
+        else [entry for name in DPR_TRAINING for entry in _list(record.get(name))]
+    )
     read = [_passage(entry) for entry in _list(listed)]
     passages = [passage for passage in read if passage is not None]
     notes["passages left out: without text"] += len(read) - len(passages)
@@ -104,7 +110,13 @@ def _passage(entry: Any) -> Passage | None:
 
 def _line(value: Any) -> str:
     """A value as one line of text."""
-    return " ".join(value.split()) if isinstance(value, str) else str(value) if isinstance(value, int | float) else ""
+    return (
+        " ".join(value.split())
+        if isinstance(value, str)
+        else str(value)
+        if isinstance(value, int | float)
+        else ""
+    )
 
 
 def _list(value: Any) -> list[Any]:

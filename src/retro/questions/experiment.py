@@ -1,26 +1,30 @@
 """What the passages are worth: the same model closed book, with its passages, and with those of another question."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 
 import numpy as np
 
-from retro.artifacts import write_json
 from retro.config import FineTuningConfig, TrainingConfig
-from retro.corpus.tokenizer import Tokenizer
+from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import DataError
-from retro.evaluation.intervals import Interval
 from retro.model.retro import Retro
 from retro.questions.answering import Answer, Answerer
 from retro.questions.examples import Question
 from retro.questions.finetuning import finetune, split
 from retro.questions.scoring import Marks, Scores, holds_answer, mean
 from retro.questions.sources import Source, closed_book, from_datastore, own_passages
-from retro.training.trainer import Report
+from retro.scoring.intervals import Interval
+from retro.stages.files import write_json
+from retro.stages.progress import Progress, at_step
 from retro.workspace import Workspace
 
-CLOSED, OPEN, SHUFFLED, CLOSED_BASELINE = "closed book", "open book", "shuffled passages", "closed book, tuned so"
+CLOSED, OPEN, SHUFFLED, CLOSED_BASELINE = (
+    "closed book",
+    "open book",
+    "shuffled passages",
+    "closed book, tuned so",
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,13 @@ class Comparison:
     def rows(self) -> list[list[str]]:
         """The table: way, exact match, F1 and recall in percent, with intervals, and what open book gains over it."""
         return [
-            [way, percent(found.all.exact_match), percent(found.all.f1), percent(found.recall), _gain(self.gains, way)]
+            [
+                way,
+                percent(found.all.exact_match),
+                percent(found.all.f1),
+                percent(found.recall),
+                _gain(self.gains, way),
+            ]
             for way, found in self.scores.items()
         ]
 
@@ -48,7 +58,10 @@ HEADINGS = ["", "exact match", "F1", "recall", "open book gains (EM)"]
 
 
 def compare(
-    answerer: Answerer, questions: Sequence[Question], closed: Retro | None = None, progress: Callable[[str, int, int], None] | None = None
+    answerer: Answerer,
+    questions: Sequence[Question],
+    closed: Retro | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Answer questions, which bring their passages, in all ways; `closed` is a model that was tuned without passages, if there is one."""
     ways = {
@@ -60,7 +73,7 @@ def compare(
         ways[CLOSED_BASELINE] = (closed, closed_book, questions)
     return compare_answers(
         {
-            way: answerer.having(model, source).answer(asked, partial(progress, way) if progress else None)
+            way: answerer.having(model, source).answer(asked, at_step(progress, way) if progress else None)
             for way, (model, source, asked) in ways.items()
         }
     )
@@ -79,17 +92,24 @@ def compare_answers(answers: dict[str, Sequence[Answer]]) -> Comparison:
 
 def with_foreign_passages(questions: Sequence[Question]) -> list[Question]:
     """Every question with the passages of the next one."""
-    return [replace(question, passages=other.passages) for question, other in zip(questions, [*questions[1:], *questions[:1]], strict=True)]
+    return [
+        replace(question, passages=other.passages)
+        for question, other in zip(questions, [*questions[1:], *questions[:1]], strict=True)
+    ]
 
 
-def with_distractors(questions: Sequence[Question], source: Source, num_passages: int, seed: int = 0) -> list[Question]:
+def with_distractors(
+    questions: Sequence[Question], source: Source, num_passages: int, seed: int = 0
+) -> list[Question]:
     """Questions with `num_passages` each: their own, filled up from a source with passages that do not hold the answer, in random order."""
     rng, filled = np.random.default_rng(seed), []
     for question, found in zip(questions, source(questions), strict=True):
         own = list(question.passages[:num_passages])
         others = [passage for passage in found if not holds_answer(passage, question.answers)]
         passages = own + others[: num_passages - len(own)]
-        filled.append(replace(question, passages=tuple(passages[place] for place in rng.permutation(len(passages)))))
+        filled.append(
+            replace(question, passages=tuple(passages[place] for place in rng.permutation(len(passages))))
+        )
     return filled
 
 
@@ -112,7 +132,7 @@ def run_experiment(
     tuning: FineTuningConfig | None = None,
     baseline: str = "",
     fractions: tuple[float, float] = (0.2, 0.05),
-    progress: Callable[[Report], None] | None = None,
+    progress: Progress | None = None,
 ) -> Experiment:
     """Split the questions, fill their passages up from the datastore, fine-tune, and answer the test questions in every way.
 
@@ -122,12 +142,20 @@ def run_experiment(
     known = [question for question in questions if question.answers and question.passages]
     parts = split(known, fractions)
     if not all(parts):
-        raise DataError(f"{len(known)} questions with answers and passages leave a split empty; expected more, or other fractions")
+        raise DataError(
+            f"{len(known)} questions with answers and passages leave a split empty; expected more, or other fractions"
+        )
     k = config.num_neighbours
     source = from_datastore(work.datastore(), 2 * k)  # some will hold the answer, and are left out
     test, valid, train = (with_distractors(part, source, k) if k > 1 else part for part in parts)
     model, _ = finetune(work, name, base, train, config, tuning, valid, progress)
-    closed = finetune(work, f"{name}-closed", baseline, train, config, FineTuningConfig(closed_book=True), valid)[0] if baseline else None
+    closed = (
+        finetune(work, f"{name}-closed", baseline, train, config, FineTuningConfig(closed_book=True), valid)[
+            0
+        ]
+        if baseline
+        else None
+    )
     answerer = Answerer(model, Tokenizer.open(work.tokenizer_path), own_passages(k))
     found = Experiment(len(train), len(valid), len(test), compare(answerer, test, closed))
     path = work.path / "evaluations" / f"{name}.json"

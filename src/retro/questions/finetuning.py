@@ -6,17 +6,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch import nn
 
-from retro.artifacts import Artifact, file_checksum, make_fingerprint
 from retro.config import FineTuningConfig, TrainingConfig
-from retro.corpus.tokenizer import Tokenizer
+from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ConfigError
+from retro.fitting.baseline import freeze_baseline
 from retro.model.checkpoint import WEIGHTS, load
 from retro.model.retro import Retro
-from retro.model.retrofit import freeze_baseline
 from retro.questions.batches import QuestionBatches
 from retro.questions.examples import Question
 from retro.questions.format import Format
-from retro.training.trainer import Report, train
+from retro.stages.files import file_checksum, make_fingerprint
+from retro.stages.progress import Progress
+from retro.stages.stage import Artifact
+from retro.training.trainer import train
 from retro.workspace import Workspace
 
 
@@ -28,7 +30,7 @@ def finetune(
     config: TrainingConfig,
     tuning: FineTuningConfig | None = None,
     valid: Sequence[Question] = (),
-    progress: Callable[[Report], None] | None = None,
+    progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> tuple[Retro, Artifact]:
     """Fine-tune a run of the workspace, or a model folder with its tokenizer, to the run `name`.
@@ -41,7 +43,10 @@ def finetune(
     form = Format(Tokenizer.open(work.tokenizer_path), model.config.chunk_len)
     batches = QuestionBatches(questions, form, config.batch_size, k, config.seed, config.seq_len)
     validation = QuestionBatches(valid, form, config.batch_size, k, 0, config.seq_len) if valid else None
-    for note, count in (("questions left out: longer than seq_len", batches.num_long), ("passages cut", form.num_cut(questions, k))):
+    for note, count in (
+        ("questions left out: longer than seq_len", batches.num_long),
+        ("passages cut", form.num_cut(questions, k)),
+    ):
         if warn and count:
             warn(f"{count:,} {note}")
     store = work.corpus().train
@@ -49,12 +54,16 @@ def finetune(
         "tokens": store.fingerprint,
         "tokenizer": store.tokenizer_fingerprint,
         "baseline": file_checksum(folder / WEIGHTS),
-        "questions": make_fingerprint([dataclasses.asdict(question) for question in (*questions, *valid)], dataclasses.asdict(tuning)),
+        "questions": make_fingerprint(
+            [dataclasses.asdict(question) for question in (*questions, *valid)], dataclasses.asdict(tuning)
+        ),
     }
     set_dropout(model, tuning.dropout)
     if tuning.frozen:
         if not k:
-            raise ConfigError(f"{base} has no cross-attention, and frozen would learn nothing; expected a RETRO; leave out --frozen")
+            raise ConfigError(
+                f"{base} has no cross-attention, and frozen would learn nothing; expected a RETRO; leave out --frozen"
+            )
         freeze_baseline(model)
     config = dataclasses.replace(config, seq_len=batches.seq_len)
     artifact = train(model, batches, config, work.run_path(name), inputs, validation, progress)

@@ -6,10 +6,10 @@ question that needs more than a chunk takes as many as it needs, and still ends 
 
 from collections.abc import Sequence
 
-from retro.corpus.tokenizer import Tokenizer
+from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.generation.search import Passage, Passages
 from retro.questions.examples import Question
-from retro.retrieval.datastore import Neighbour
-from retro.sampling.search import Passage, Passages
+from retro.retrieval.datastore.datastore import Neighbour
 
 PROMPT = "question: {question} \n answer:"
 ANSWER = " {answer}"
@@ -38,7 +38,9 @@ class Format:
 
     def num_cut(self, questions: Sequence[Question], num_passages: int) -> int:
         """How many of the passages that will be read are longer than the retrieved length."""
-        written = (written_passage(passage) for question in questions for passage in question.passages[:num_passages])
+        written = (
+            written_passage(passage) for question in questions for passage in question.passages[:num_passages]
+        )
         return sum(len(self.tokenizer.encode(text)) > 2 * self.chunk_len for text in written)
 
 

@@ -4,15 +4,15 @@ It tells a pathway that carries nothing from a model that has learned too little
 paired anew each time, so that closed book, or with another question's passages, nothing beats a guess.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from retro.config import EncoderConfig, ModelConfig, TrainingConfig
-from retro.corpus.sentencepiece import SentencePieceTokenizer, train_model
-from retro.corpus.tokenizer import Tokenizer
+from retro.corpus.tokenizers.sentencepiece import SentencePieceTokenizer, train_model
+from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.generation.search import Passage
 from retro.model.checkpoint import load
 from retro.model.retro import Retro
 from retro.questions.answering import Answerer
@@ -21,8 +21,8 @@ from retro.questions.examples import Question
 from retro.questions.experiment import Comparison, compare
 from retro.questions.format import ANSWER, PROMPT, Format, written_passage
 from retro.questions.sources import own_passages
-from retro.sampling.search import Passage
-from retro.training.trainer import Report, train
+from retro.stages.progress import Progress
+from retro.training.trainer import train
 
 NUM_KEYS, NUM_CODES, NUM_PASSAGES = 40, 40, 4
 _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
@@ -44,7 +44,9 @@ def make_questions(number: int, seed: int, num_passages: int = NUM_PASSAGES) -> 
     for _ in range(number):
         chosen = rng.choice(keys, num_passages, replace=False)
         told = rng.choice(codes, num_passages, replace=False)
-        passages = tuple(Passage(f"the code of {key} is {code}", str(key)) for key, code in zip(chosen, told, strict=True))
+        passages = tuple(
+            Passage(f"the code of {key} is {code}", str(key)) for key, code in zip(chosen, told, strict=True)
+        )
         place = rng.integers(num_passages)
         questions.append(Question(f"what is the code of {chosen[place]}?", (str(told[place]),), passages))
     return questions
@@ -78,7 +80,7 @@ def run_probe(
     config: TrainingConfig | None = None,
     copying_start: bool = True,
     num_test: int = 200,
-    progress: Callable[[Report], None] | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Train a small RETRO from scratch on the task, in the folder `path`, and answer new questions in every way."""
     config, tokenizer = config or probe_training(), make_tokenizer()
@@ -90,6 +92,8 @@ def run_probe(
 
     torch.manual_seed(config.seed)
     batches, valid = batches_of(config.num_steps * config.batch_size, 1), batches_of(8 * config.batch_size, 2)
-    artifact = train(Retro(model_config), batches, config, path, {"tokenizer": tokenizer.fingerprint}, valid, progress)
+    artifact = train(
+        Retro(model_config), batches, config, path, {"tokenizer": tokenizer.fingerprint}, valid, progress
+    )
     answerer = Answerer(load(artifact.path), tokenizer, own_passages(k), batch_size=50)
     return compare(answerer, make_questions(num_test, 3, k))

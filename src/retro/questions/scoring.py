@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from retro.errors import DataError
-from retro.evaluation.intervals import Interval, bootstrap_ratio
+from retro.generation.search import Passage
 from retro.questions.answering import Answer
-from retro.sampling.search import Passage
+from retro.scoring.intervals import Interval, bootstrap_ratio
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -75,7 +75,9 @@ class Marks:
             raise DataError(f"none of {len(answers)} questions has a known answer; expected some to score")
         self.exact_match = np.array([best(exact_match, answer.text, right) for answer, right in known])
         self.f1 = np.array([best(f1, answer.text, right) for answer, right in known])
-        self.recalled = np.array([any(holds_answer(passage, right) for passage in answer.passages) for answer, right in known])
+        self.recalled = np.array(
+            [any(holds_answer(passage, right) for passage in answer.passages) for answer, right in known]
+        )
 
     def scores(self) -> Scores:
         parts = (self._score(part) if part.any() else None for part in (self.recalled, ~self.recalled))

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from retro.errors import ConfigError
+from retro.generation.search import Passage
 from retro.questions.examples import Question
-from retro.retrieval.bm25 import Bm25Index
-from retro.retrieval.datastore import Datastore, Neighbour
-from retro.retrieval.index import Entries
-from retro.sampling.search import Passage
+from retro.retrieval.datastore.datastore import Datastore, Neighbour
+from retro.retrieval.index.bm25 import Bm25Index
+from retro.retrieval.index.index import Entries
 
 Source = Callable[[Sequence[Question]], list[list[Passage]]]
 """The passages of each question, best first."""
@@ -23,7 +23,10 @@ def closed_book(questions: Sequence[Question]) -> list[list[Passage]]:
 
 def with_passages(questions: Sequence[Question], source: Source) -> list[Question]:
     """The questions with the passages of a source in place of their own."""
-    return [replace(question, passages=tuple(found)) for question, found in zip(questions, source(questions), strict=True)]
+    return [
+        replace(question, passages=tuple(found))
+        for question, found in zip(questions, source(questions), strict=True)
+    ]
 
 
 def own_passages(k: int) -> Source:
@@ -39,7 +42,8 @@ def given_passages(passages: Sequence[Passage], k: int) -> Source:
 def from_datastore(datastore: Datastore, k: int) -> Source:
     """The k chunks, with their continuations, that the datastore finds nearest to each question."""
     return lambda questions: [
-        [_passage(neighbour) for neighbour in found] for found in datastore.search([question.text for question in questions], k)
+        [_passage(neighbour) for neighbour in found]
+        for found in datastore.search([question.text for question in questions], k)
     ]
 
 
@@ -54,18 +58,28 @@ class FromBm25:
             raise ConfigError(f"k is {k}; expected at least 1; answer closed book instead")
         self.datastore, self.k = datastore, k
         self.snapshot = datastore.snapshot()
-        parts = [segment.chunks[live[segment.places]] for segment, live in zip(self.snapshot.segments, self.snapshot.live, strict=True)]
+        parts = [
+            segment.chunks[live[segment.places]]
+            for segment, live in zip(self.snapshot.segments, self.snapshot.live, strict=True)
+        ]
         self.chunks = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
         values = self.snapshot.values(self.chunks, datastore.chunk_len)
         self.index = Bm25Index()
-        self.index.add(Entries(np.zeros((len(values), 0)), [row[row != datastore.tokenizer.pad_id] for row in values]))
+        self.index.add(
+            Entries(np.zeros((len(values), 0)), [row[row != datastore.tokenizer.pad_id] for row in values])
+        )
 
     def __call__(self, questions: Sequence[Question]) -> list[list[Passage]]:
         # With the space that a word has in running text.
         tokens = [np.array(self.datastore.tokenizer.encode(f" {question.text}")) for question in questions]
-        distances, rows = self.index.search(Entries(np.zeros((len(tokens), 0)), tokens), min(self.k, len(self.chunks)))
+        distances, rows = self.index.search(
+            Entries(np.zeros((len(tokens), 0)), tokens), min(self.k, len(self.chunks))
+        )
         chunks = np.where(rows >= 0, self.chunks[rows], -1)
-        return [[_passage(neighbour) for neighbour in found] for found in self.datastore.describe(self.snapshot, distances, chunks)]
+        return [
+            [_passage(neighbour) for neighbour in found]
+            for found in self.datastore.describe(self.snapshot, distances, chunks)
+        ]
 
 
 def _passage(neighbour: Neighbour) -> Passage:

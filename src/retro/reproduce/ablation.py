@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 
 from retro.config import RunConfig
-from retro.evaluation.claims import Claim, above, together
-from retro.evaluation.evaluate import OFF, Evaluation, on
-from retro.evaluation.intervals import Interval, bootstrap_ratio, relative_gain
-from retro.evaluation.plots import Bar, sideways_bars
+from retro.pages.plots import Bar, sideways_bars
 from retro.recipes import ABLATIONS, ablation
+from retro.reproduce.claims import Claim, above, together
 from retro.reproduce.experiment import Findings, percent
 from retro.reproduce.result import Cell, Figure, Table
 from retro.reproduce.scales import Scale
+from retro.scoring.evaluate import OFF, Evaluation, on
+from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
 from retro.study import Study
 
 DEFAULT = "retro"
@@ -44,7 +44,10 @@ def table(study: Study, scale: Scale) -> Findings:
     bits = {name: evaluation.document_bits(_mode(variants[name])) for name, evaluation in evaluations.items()}
     num_bytes = evaluations[DEFAULT].arrays["document_bytes"]
     costs = {name: relative_gain(bits[DEFAULT], value) for name, value in bits.items()}
-    speeds = {name: float(np.median(study.curve(_run_name(same[name]), "tokens_per_second")[1])) for name in variants}
+    speeds = {
+        name: float(np.median(study.curve(_run_name(same[name]), "tokens_per_second")[1]))
+        for name in variants
+    }
     rows: list[list[Cell]] = [
         [
             name if same[name] == name else f"{name} (here the same as {same[name]})",
@@ -55,8 +58,18 @@ def table(study: Study, scale: Scale) -> Findings:
         ]
         for name in variants
     ]
-    headings = ["variant", "bits per byte", "default saves", "training time", "the paper's bits per byte on C4"]
-    bars = [Bar(name, 100 * cost.estimate, 100 * cost.low, 100 * cost.high, "on") for name, cost in costs.items() if name != DEFAULT]
+    headings = [
+        "variant",
+        "bits per byte",
+        "default saves",
+        "training time",
+        "the paper's bits per byte on C4",
+    ]
+    bars = [
+        Bar(name, 100 * cost.estimate, 100 * cost.low, 100 * cost.high, "on")
+        for name, cost in costs.items()
+        if name != DEFAULT
+    ]
     caption = "Bits that the default saves of each variant's, 95 % intervals over documents. Below zero the variant is better."
     figure = Figure("variants", caption, sideways_bars(bars, "% of the bits that the default saves"))
     return Findings([Table("variants", headings, rows)], [figure], _claims(bits, costs))
@@ -68,7 +81,11 @@ def _claims(bits: dict[str, np.ndarray], costs: dict[str, Interval]) -> list[Cla
     found = f"F saves {percent(f_over_n)} of N's bits; both save {percent(both[0])} of N's and {percent(both[1])} of F's"
     return [
         Claim("continuations", together(above(f_over_n), *map(above, both)), found),
-        Claim("conditioning", above(costs["no-query-conditioning"]), f"it saves {percent(costs['no-query-conditioning'])} of the bits"),
+        Claim(
+            "conditioning",
+            above(costs["no-query-conditioning"]),
+            f"it saves {percent(costs['no-query-conditioning'])} of the bits",
+        ),
         Claim(
             "positions",
             above(costs["no-cross-attention-positions"]),
@@ -80,7 +97,9 @@ def _claims(bits: dict[str, np.ndarray], costs: dict[str, Interval]) -> list[Cla
 def _twin(name: str, variants: dict[str, RunConfig]) -> str:
     """The first variant with the same model and training: in a small model some rows of the table are one."""
     own = variants[name]
-    return next(other for other, run in variants.items() if (run.model, run.training) == (own.model, own.training))
+    return next(
+        other for other, run in variants.items() if (run.model, run.training) == (own.model, own.training)
+    )
 
 
 def _run_name(name: str) -> str:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retro.evaluation.claims import Claim
-from retro.evaluation.evaluate import OFF, Evaluation, on
-from retro.evaluation.intervals import Interval, bootstrap_ratio
-from retro.evaluation.plots import Line
+from retro.pages.plots import Line
+from retro.reproduce.claims import Claim
 from retro.reproduce.result import Figure, Table
 from retro.reproduce.scales import Scale
+from retro.scoring.evaluate import OFF, Evaluation, on
+from retro.scoring.intervals import Interval, bootstrap_ratio
 from retro.study import Study
 
 
@@ -67,7 +67,9 @@ def trio(study: Study) -> Trio:
 
 def percent(interval: Interval) -> str:
     """A part with its bounds."""
-    return f"{100 * interval.estimate:.1f} % ({100 * interval.low:.1f} to {100 * interval.high:.1f})".replace("-", "−")
+    return f"{100 * interval.estimate:.1f} % ({100 * interval.low:.1f} to {100 * interval.high:.1f})".replace(
+        "-", "−"
+    )
 
 
 def bounds(interval: Interval, digits: int) -> str:
@@ -82,7 +84,9 @@ def fewer(gain: Interval) -> str:
     return f"{percent(Interval(-gain.estimate, -gain.high, -gain.low))} more bits"
 
 
-def band(label: str, x: Sequence[float], intervals: Sequence[Interval], colour: str, style: str = "-") -> Line:
+def band(
+    label: str, x: Sequence[float], intervals: Sequence[Interval], colour: str, style: str = "-"
+) -> Line:
     """A curve with its interval."""
     low, high = [interval.low for interval in intervals], [interval.high for interval in intervals]
     return Line(label, x, [interval.estimate for interval in intervals], colour, style, low, high)

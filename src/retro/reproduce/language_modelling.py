@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from retro.evaluation.claims import Claim, above, exactly, together, within
-from retro.evaluation.evaluate import OFF, on
-from retro.evaluation.intervals import Interval, bootstrap, bootstrap_ratio, relative_gain
-from retro.evaluation.plots import Bar, Line, bar_plot, line_plot
+from retro.pages.plots import Bar, Line, bar_plot, line_plot
+from retro.reproduce.claims import Claim, above, exactly, together, within
 from retro.reproduce.experiment import NAMES, Findings, Trio, bounds, fewer, percent, trio
 from retro.reproduce.result import Cell, Figure, Table
 from retro.reproduce.scales import Scale
+from retro.scoring.evaluate import OFF, on
+from retro.scoring.intervals import Interval, bootstrap, bootstrap_ratio, relative_gain
 from retro.study import Study
 
 SAME = 0.01
@@ -23,14 +23,22 @@ def retrieval(study: Study, scale: Scale) -> Findings:
     bits, per_byte = found.bits(), found.per_byte()
     gains = {name: relative_gain(bits[name], bits["baseline"]) for name in ("off", "on")}
     over_off = relative_gain(bits["on"], bits["off"])
-    rows: list[list[Cell]] = [[NAMES[name], per_byte[name], percent(gains[name]) if name in gains else ""] for name in bits]
+    rows: list[list[Cell]] = [
+        [NAMES[name], per_byte[name], percent(gains[name]) if name in gains else ""] for name in bits
+    ]
     claims = [
         Claim("on-below-off", above(over_off), fewer(over_off)),
         Claim("off-like-baseline", within(gains["off"], SAME), f"{fewer(gains['off'])} than the baseline"),
     ]
     bars = [Bar(NAMES[name], value.estimate, value.low, value.high, name) for name, value in per_byte.items()]
-    figure = Figure("bars", "Bits per byte on the test documents, 95 % intervals over documents.", bar_plot(bars, "bits per byte"))
-    return Findings([Table("bits per byte", ["model", "bits per byte", "gain over the baseline"], rows)], [figure], claims)
+    figure = Figure(
+        "bars",
+        "Bits per byte on the test documents, 95 % intervals over documents.",
+        bar_plot(bars, "bits per byte"),
+    )
+    return Findings(
+        [Table("bits per byte", ["model", "bits per byte", "gain over the baseline"], rows)], [figure], claims
+    )
 
 
 def sources(study: Study, scale: Scale) -> Findings:
@@ -46,16 +54,25 @@ def sources(study: Study, scale: Scale) -> Findings:
         levels = [bootstrap_ratio(bits[name][own], found.num_bytes[own]) for name in bits]
         rows.append([source, int(own.sum()), *levels, percent(gains[source]), float(overlap[own].mean())])
     rows.sort(key=lambda row: -gains[str(row[0])].estimate)
-    bars = [Bar(str(row[0]), 100 * (g := gains[str(row[0])]).estimate, 100 * g.low, 100 * g.high, "on") for row in rows]
+    bars = [
+        Bar(str(row[0]), 100 * (g := gains[str(row[0])]).estimate, 100 * g.low, 100 * g.high, "on")
+        for row in rows
+    ]
     headings = ["source", "documents", *NAMES.values(), "gain over the baseline", "mean overlap r"]
-    figure = Figure("gains", "Bits that RETRO[ON] saves of the baseline's, by source.", bar_plot(bars, "% saved", "{:.1f}"))
+    figure = Figure(
+        "gains",
+        "Bits that RETRO[ON] saves of the baseline's, by source.",
+        bar_plot(bars, "% saved", "{:.1f}"),
+    )
     return Findings([Table("by source", headings, rows)], [figure], _order_claim(names, bits, overlap))
 
 
 def _document_overlaps(study: Study, found: Trio) -> np.ndarray:
     """The mean r of each test document's chunks."""
     table = study.work.neighbours("test").table
-    sums = np.bincount(table.documents, weights=found.retro.arrays["overlaps"], minlength=len(found.num_bytes))
+    sums = np.bincount(
+        table.documents, weights=found.retro.arrays["overlaps"], minlength=len(found.num_bytes)
+    )
     counts: np.ndarray = np.bincount(table.documents, minlength=len(found.num_bytes))
     return sums / np.maximum(counts, 1)
 
@@ -74,7 +91,13 @@ def _order_claim(names: np.ndarray, bits: dict[str, np.ndarray], overlap: np.nda
         return _rank_correlation(saved / base, shared / count)[:, None]
 
     (interval,) = bootstrap(columns.reshape(len(names), -1), correlation)
-    return [Claim("sources", above(interval), f"rank correlation of gain and overlap over {len(kinds)} sources: {bounds(interval, 2)}")]
+    return [
+        Claim(
+            "sources",
+            above(interval),
+            f"rank correlation of gain and overlap over {len(kinds)} sources: {bounds(interval, 2)}",
+        )
+    ]
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -105,7 +128,13 @@ def retrofit(study: Study, scale: Scale) -> Findings:
         ]
         for name, value in bits.items()
     ]
-    rows.append(["RETROfit[OFF]", fitted.bits_per_byte(OFF), "the baseline's, to the bit" if same else "not the baseline's"])
+    rows.append(
+        [
+            "RETROfit[OFF]",
+            fitted.bits_per_byte(OFF),
+            "the baseline's, to the bit" if same else "not the baseline's",
+        ]
+    )
     claim = Claim(
         "retrofit",
         together(above(share, CLOSE), exactly(same)),
@@ -118,8 +147,16 @@ def retrofit(study: Study, scale: Scale) -> Findings:
         _curve(study, "retro", "valid_off", "RETRO[OFF]", "off"),
         _curve(study, "retrofit", "valid_on", "RETROfit[ON]", "fit"),
     ]
-    figure = Figure("curves", "Validation loss during training.", line_plot(lines, "million training tokens", "nats a token"))
-    return Findings([Table("bits per byte", ["model", "bits per byte", "gain over the baseline"], rows)], [figure], [claim])
+    figure = Figure(
+        "curves",
+        "Validation loss during training.",
+        line_plot(lines, "million training tokens", "nats a token"),
+    )
+    return Findings(
+        [Table("bits per byte", ["model", "bits per byte", "gain over the baseline"], rows)],
+        [figure],
+        [claim],
+    )
 
 
 def _curve(study: Study, name: str, metric: str, label: str, colour: str) -> Line:

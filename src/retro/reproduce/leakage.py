@@ -1,14 +1,14 @@
 """How much of the gain is text that was seen before."""
 
-from retro.evaluation.claims import Claim, above
-from retro.evaluation.comparison import compare
-from retro.evaluation.evaluate import OFF, on
-from retro.evaluation.intervals import Interval
-from retro.evaluation.leakage import FilteredScore
-from retro.evaluation.plots import line_plot
+from retro.pages.plots import line_plot
+from retro.reproduce.claims import Claim, above
 from retro.reproduce.experiment import NAMES, Findings, band, bounds, fewer, trio
 from retro.reproduce.result import Cell, Figure, Table
 from retro.reproduce.scales import Scale
+from retro.scoring.comparison import compare
+from retro.scoring.evaluate import OFF, on
+from retro.scoring.intervals import Interval
+from retro.scoring.leakage import FilteredScore
 from retro.study import Study
 
 
@@ -24,12 +24,18 @@ def figure(study: Study, scale: Scale) -> Findings:
         )
     }
     rows: list[list[Cell]] = [
-        [f"{entry.alpha:.1%}", f"{entry.share_of_bytes:.1%}", *(_at(curves[key], entry.alpha) for key in curves)]
+        [
+            f"{entry.alpha:.1%}",
+            f"{entry.share_of_bytes:.1%}",
+            *(_at(curves[key], entry.alpha) for key in curves),
+        ]
         for entry in curves["on"]
         if entry.is_eighth
     ]
     lines = [
-        band(NAMES[key], [100 * entry.alpha for entry in curve], [entry.bits_per_byte for entry in curve], key)
+        band(
+            NAMES[key], [100 * entry.alpha for entry in curve], [entry.bits_per_byte for entry in curve], key
+        )
         for key, curve in curves.items()
     ]
     comparison = compare(found.baseline, found.retro, on(found.k))
@@ -43,7 +49,9 @@ def figure(study: Study, scale: Scale) -> Findings:
         ),
     ]
     plot = line_plot(lines, "overlap allowed, α in %", "bpb(α)")
-    caption = "bpb(α): only chunks that share at most α of their length with one of their ten nearest neighbours."
+    caption = (
+        "bpb(α): only chunks that share at most α of their length with one of their ten nearest neighbours."
+    )
     table = Table("bpb(α)", ["α", "share of the text", *NAMES.values()], rows)
     return Findings([table], [Figure("curve", caption, plot)], claims)
 

@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 
+from retro.comparators.knn_evaluation import BASELINE, CACHE, KNN, size_of_datastore
 from retro.config import KnnConfig
-from retro.evaluation.claims import Claim, above, exactly, together
-from retro.evaluation.evaluate import Evaluation, on
-from retro.evaluation.intervals import relative_gain
-from retro.evaluation.knn_evaluation import BASELINE, CACHE, KNN, size_of_datastore
-from retro.evaluation.new_facts import measure_new_facts
-from retro.evaluation.perplexity import Sizes, measure
-from retro.evaluation.plots import Bar, bar_plot
+from retro.pages.plots import Bar, bar_plot
+from retro.reproduce.claims import Claim, above, exactly, together
 from retro.reproduce.experiment import Findings, fewer, percent, trio
 from retro.reproduce.result import Cell, Figure, Table
 from retro.reproduce.scales import Scale
+from retro.scoring.evaluate import Evaluation, on
+from retro.scoring.intervals import relative_gain
+from retro.scoring.new_facts import measure_new_facts
+from retro.scoring.perplexity import Sizes, measure
 from retro.study import Study
 
 FEWER = 40
@@ -29,9 +29,20 @@ def knn_lm(study: Study, scale: Scale) -> Findings:
 
 def wikitext103(study: Study, scale: Scale) -> Findings:
     """The same on WikiText, in a folder of its own, with a RETROfit of the baseline as in the paper."""
-    corpus = replace(study.run.corpus, sources=(scale.wikitext,), tokenizer_weights={}, max_document_bytes=0, sample_fraction=1.0)
+    corpus = replace(
+        study.run.corpus,
+        sources=(scale.wikitext,),
+        tokenizer_weights={},
+        max_document_bytes=0,
+        sample_fraction=1.0,
+    )
     training = replace(study.run.training, mixture={})
-    wikitext = Study(study.folder / "wikitext", replace(study.run, corpus=corpus, training=training), [scale.wikitext], study.narrator)
+    wikitext = Study(
+        study.folder / "wikitext",
+        replace(study.run, corpus=corpus, training=training),
+        [scale.wikitext],
+        study.narrator,
+    )
     wikitext.prepare()
     wikitext.fit("retrofit", scale.fit_steps)
     findings = _beside_knn_lm(wikitext, wikitext.evaluate("retrofit"), "RETROfit[ON]")
@@ -40,19 +51,33 @@ def wikitext103(study: Study, scale: Scale) -> Findings:
 
 
 def _beside_knn_lm(study: Study, retro: Evaluation, label: str) -> Findings:
-    with study.clock.part("kNN-LM", study.folder / "knn"), study.narrator.steps("kNN-LM") as told:
+    with study.clock.part("kNN-LM", study.folder / "knn"), study.narrator.progress("kNN-LM") as told:
         other = study.work.knn_lm("baseline", KnnConfig(), study.run.evaluation, progress=told)
     k, size = max(study.run.evaluation.num_neighbours), size_of_datastore(study.work.datastore())
-    bits = {mode: other.scores(mode).by_document() for mode in (BASELINE, CACHE, KNN)} | {label: retro.document_bits(on(k))}
+    bits = {mode: other.scores(mode).by_document() for mode in (BASELINE, CACHE, KNN)} | {
+        label: retro.document_bits(on(k))
+    }
     sizes = Sizes.of(study.work.store("test"), study.work.datastore().tokenizer)
     names = {BASELINE: "baseline", CACHE: "continuous cache", KNN: "kNN-LM", label: f"{label}, k = {k}"}
     keys = {KNN: other.size.keys, label: size.keys}
-    tuned = {mode: f"λ {best.weight:.3g}, sharpness {best.sharpness:.3g}, on validation" for mode, best in other.tuned.items()}
+    tuned = {
+        mode: f"λ {best.weight:.3g}, sharpness {best.sharpness:.3g}, on validation"
+        for mode, best in other.tuned.items()
+    }
     rows: list[list[Cell]] = []
     for mode, value in bits.items():
         found = measure(value, sizes)
         gain = "" if mode == BASELINE else percent(relative_gain(value, bits[BASELINE]))
-        rows.append([names[mode], found.bits_per_byte, found.perplexity_per_word, gain, keys.get(mode), tuned.get(mode, "")])
+        rows.append(
+            [
+                names[mode],
+                found.bits_per_byte,
+                found.perplexity_per_word,
+                gain,
+                keys.get(mode),
+                tuned.get(mode, ""),
+            ]
+        )
     gain_over_knn, ratio = relative_gain(bits[label], bits[KNN]), other.size.keys / size.keys
     sentence = (
         f"{fewer(gain_over_knn)} than kNN-LM with {ratio:.0f} times fewer keys; "
@@ -68,15 +93,33 @@ def new_facts(study: Study, scale: Scale) -> Findings:
     study.train("retro")
     model, _ = study.work.model("retro")
     k = study.run.training.num_neighbours
-    with study.narrator.counting("Adding and deleting the test documents"):
+    with study.narrator.progress("Adding and deleting the test documents"):
         found = measure_new_facts(
-            model, study.work.datastore(), study.work.store("test"), study.run.evaluation, k, heading=HEADING, scratch=study.folder
+            model,
+            study.work.datastore(),
+            study.work.store("test"),
+            study.run.evaluation,
+            k,
+            heading=HEADING,
+            scratch=study.folder,
         )
-    levels = {"without retrieval": found.off, "before": found.before, "added": found.added, "deleted again": found.deleted}
+    levels = {
+        "without retrieval": found.off,
+        "before": found.before,
+        "added": found.added,
+        "deleted again": found.deleted,
+    }
     same = found.same_bits and found.same_neighbours
     sentence = f"{fewer(found.gain)} on {found.num_documents} documents once they are there; deleted, {'the same to the bit' if same else 'not the same'}"
     claim = Claim("new-facts", together(above(found.gain), exactly(same)), sentence)
     rows: list[list[Cell]] = [[name, value] for name, value in levels.items()]
-    bars = [Bar(name, v.estimate, v.low, v.high, "off" if name.startswith("without") else "on") for name, v in levels.items()]
+    bars = [
+        Bar(name, v.estimate, v.low, v.high, "off" if name.startswith("without") else "on")
+        for name, v in levels.items()
+    ]
     figure = Figure("bars", "Bits per byte of the second halves.", bar_plot(bars, "bits per byte"))
-    return Findings([Table("second halves of the test documents", ["datastore", "bits per byte"], rows)], [figure], [claim])
+    return Findings(
+        [Table("second halves of the test documents", ["datastore", "bits per byte"], rows)],
+        [figure],
+        [claim],
+    )

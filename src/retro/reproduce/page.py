@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from html import escape
 
-from retro.evaluation.claims import CLAIMS, Claim, Verdict
-from retro.evaluation.report import STYLE, numbers_table
+from retro.pages.report import STYLE, numbers_table
+from retro.reproduce.claims import CLAIMS, Claim, Verdict
 from retro.reproduce.result import Result, text_of
 
 MARKS = {Verdict.REPRODUCED: "✓", Verdict.NOT_REPRODUCED: "✗", Verdict.TOO_SMALL: "?"}
@@ -53,7 +53,9 @@ def _section(result: Result) -> str:
         f'<h3>{escape(t.title)}</h3><div class="scroll">{numbers_table(t.headings, [[text_of(cell) for cell in row] for row in t.rows])}</div>'
         for t in result.tables
     )
-    figures = "".join(f"<figure>{f.svg}<figcaption>{escape(f.caption)}</figcaption></figure>" for f in result.figures)
+    figures = "".join(
+        f"<figure>{f.svg}<figcaption>{escape(f.caption)}</figcaption></figure>" for f in result.figures
+    )
     source = {key: value for key, value in result.provenance.items() if key != "command"}
     return f"""<section id="{result.name}"><h2>{escape(result.title)}</h2>
 <p class="note">In the paper: {escape(result.paper)}</p>{tables}<div class="plots">{figures}</div>

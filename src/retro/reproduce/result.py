@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retro.artifacts import atomic_write, write_json
-from retro.evaluation.claims import Claim, Verdict
-from retro.evaluation.intervals import Interval
+from retro.reproduce.claims import Claim, Verdict
+from retro.scoring.intervals import Interval
+from retro.stages.files import atomic_write, write_json
 
 Cell = str | int | float | Interval | None
 
@@ -55,11 +55,18 @@ class Result:
             "title": self.title,
             "paper": self.paper,
             "tables": [
-                {"title": t.title, "headings": list(t.headings), "rows": [[_plain(cell) for cell in row] for row in t.rows]}
+                {
+                    "title": t.title,
+                    "headings": list(t.headings),
+                    "rows": [[_plain(cell) for cell in row] for row in t.rows],
+                }
                 for t in self.tables
             ],
             "figures": [{"name": f.name, "caption": f.caption} for f in self.figures],
-            "claims": [{"key": c.key, "statement": c.statement, "verdict": c.verdict.value, "found": c.found} for c in self.claims],
+            "claims": [
+                {"key": c.key, "statement": c.statement, "verdict": c.verdict.value, "found": c.found}
+                for c in self.claims
+            ],
             "provenance": self.provenance,
         }
 
@@ -67,12 +74,18 @@ class Result:
     def load(path: Path) -> "Result":
         """Read a result back with its pictures."""
         values = json.loads(path.read_text())
-        tables = [Table(t["title"], t["headings"], [[_cell(cell) for cell in row] for row in t["rows"]]) for t in values["tables"]]
+        tables = [
+            Table(t["title"], t["headings"], [[_cell(cell) for cell in row] for row in t["rows"]])
+            for t in values["tables"]
+        ]
         figures = [
-            Figure(f["name"], f["caption"], (path.parent / f"{values['name']}-{f['name']}.svg").read_text()) for f in values["figures"]
+            Figure(f["name"], f["caption"], (path.parent / f"{values['name']}-{f['name']}.svg").read_text())
+            for f in values["figures"]
         ]
         claims = [Claim(c["key"], Verdict(c["verdict"]), c["found"]) for c in values["claims"]]
-        return Result(values["name"], values["title"], values["paper"], tables, figures, claims, values["provenance"])
+        return Result(
+            values["name"], values["title"], values["paper"], tables, figures, claims, values["provenance"]
+        )
 
 
 def text_of(cell: Cell) -> str:
@@ -90,7 +103,11 @@ def number(value: float) -> str:
 
 
 def _plain(cell: Cell) -> Any:
-    return {"estimate": cell.estimate, "low": cell.low, "high": cell.high} if isinstance(cell, Interval) else cell
+    return (
+        {"estimate": cell.estimate, "low": cell.low, "high": cell.high}
+        if isinstance(cell, Interval)
+        else cell
+    )
 
 
 def _cell(value: Any) -> Cell:

@@ -3,15 +3,25 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from retro.artifacts import atomic_write
 from retro.config_json import to_dict
 from retro.errors import ConfigError
-from retro.reproduce import ablation, datasets, language_modelling, leakage, memories, questions, scaling, wikipedia
+from retro.reproduce import (
+    ablation,
+    datasets,
+    language_modelling,
+    leakage,
+    memories,
+    questions,
+    scaling,
+    wikipedia,
+)
 from retro.reproduce.experiment import Experiment
 from retro.reproduce.page import render
 from retro.reproduce.result import Result
 from retro.reproduce.scales import Scale
-from retro.study import Narrator, Study
+from retro.stages.files import atomic_write
+from retro.stages.progress import Narrator
+from retro.study import Study
 
 EXPERIMENTS: dict[str, Experiment] = {
     "table-retrieval": Experiment(
@@ -20,25 +30,37 @@ EXPERIMENTS: dict[str, Experiment] = {
         language_modelling.retrieval,
     ),
     "figure-model-size": Experiment(
-        "Scaling of the model", "RETRO is better than the baseline at all of four sizes, and the gain does not shrink.", scaling.model_size
+        "Scaling of the model",
+        "RETRO is better than the baseline at all of four sizes, and the gain does not shrink.",
+        scaling.model_size,
     ),
     "figure-datastore-size": Experiment(
-        "Scaling of the datastore", "From 4 billion tokens to 1.7 trillion the bits fall steadily.", scaling.datastore_size
+        "Scaling of the datastore",
+        "From 4 billion tokens to 1.7 trillion the bits fall steadily.",
+        scaling.datastore_size,
     ),
     "figure-neighbours": Experiment(
-        "More neighbours", "Trained with 2, the smallest model improves up to 10 neighbours, the largest up to 40.", scaling.num_neighbours
+        "More neighbours",
+        "Trained with 2, the smallest model improves up to 10 neighbours, the largest up to 40.",
+        scaling.num_neighbours,
     ),
     "figure-leakage": Experiment(
         "Leakage",
         "Retrieval models gain more from leaked chunks than baselines, and stay ahead on chunks that share at most an eighth.",
         leakage.figure,
     ),
-    "figure-sources": Experiment("Gains by source", "On the Pile the gain differs from subset to subset.", language_modelling.sources),
+    "figure-sources": Experiment(
+        "Gains by source", "On the Pile the gain differs from subset to subset.", language_modelling.sources
+    ),
     "figure-retrofit": Experiment(
-        "RETROfitting", "With 3 % of the training sequences a RETROfit comes close to RETRO from scratch.", language_modelling.retrofit
+        "RETROfitting",
+        "With 3 % of the training sequences a RETROfit comes close to RETRO from scratch.",
+        language_modelling.retrofit,
     ),
     "table-ablation": Experiment(
-        "Ablations", "F alone gives 56 % of the gain and N alone 22 %; conditioning and positions help a little.", ablation.table
+        "Ablations",
+        "F alone gives 56 % of the gain and N alone 22 %; conditioning and positions help a little.",
+        ablation.table,
     ),
     "table-knn-lm": Experiment(
         "kNN-LM",
@@ -51,7 +73,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         memories.wikitext103,
     ),
     "table-new-facts": Experiment(
-        "New facts", "A retrieval model is kept up to date by changing its datastore, without training.", memories.new_facts
+        "New facts",
+        "A retrieval model is kept up to date by changing its datastore, without training.",
+        memories.new_facts,
     ),
     "figure-link-distance": Experiment(
         "Neighbours in the world",
@@ -71,16 +95,22 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 
 
-def reproduce(names: Sequence[str], scale: Scale, folder: Path, narrator: Narrator, sources: Sequence[str] = ()) -> list[Result]:
+def reproduce(
+    names: Sequence[str], scale: Scale, folder: Path, narrator: Narrator, sources: Sequence[str] = ()
+) -> list[Result]:
     """Run the named experiments, or all of them, and write `reproduce/` with a JSON file and pictures for each, and report.html.
 
     The report shows every experiment that was ever run in this folder.
     """
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown:
-        raise ConfigError(f"there is no experiment {unknown[0]!r}; expected one of {', '.join(EXPERIMENTS)}, or all")
+        raise ConfigError(
+            f"there is no experiment {unknown[0]!r}; expected one of {', '.join(EXPERIMENTS)}, or all"
+        )
     if not (sources or scale.sources):
-        raise ConfigError(f"the scale {scale.name!r} has no data of its own; expected yours; add: --sources NAME …")
+        raise ConfigError(
+            f"the scale {scale.name!r} has no data of its own; expected yours; add: --sources NAME …"
+        )
     study = Study(folder, scale.run, sources or scale.sources, narrator)
     study.prepare()
     prepared, results = dict(study.used), []
@@ -94,7 +124,15 @@ def reproduce(names: Sequence[str], scale: Scale, folder: Path, narrator: Narrat
             "config": to_dict(scale),
             "fingerprints": dict(study.used),
         }
-        result = Result(name, experiment.title, experiment.paper, findings.tables, findings.figures, findings.claims, provenance)
+        result = Result(
+            name,
+            experiment.title,
+            experiment.paper,
+            findings.tables,
+            findings.figures,
+            findings.claims,
+            provenance,
+        )
         result.save(folder / "reproduce")
         results.append(result)
     write_report(folder, scale)

@@ -55,7 +55,13 @@ def scaled(model: ModelConfig, factor: float) -> ModelConfig:
 
 def _with_steps(run: RunConfig, num_steps: int, warmup_steps: int) -> RunConfig:
     every = max(1, num_steps // 10)
-    training = replace(run.training, num_steps=num_steps, warmup_steps=warmup_steps, validate_every=every, checkpoint_every=every)
+    training = replace(
+        run.training,
+        num_steps=num_steps,
+        warmup_steps=warmup_steps,
+        validate_every=every,
+        checkpoint_every=every,
+    )
     return replace(run, training=training)
 
 

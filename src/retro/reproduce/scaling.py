@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from retro.config import ModelConfig
-from retro.evaluation.claims import Claim, above, together
-from retro.evaluation.intervals import Interval, bootstrap_ratio, relative_gain
-from retro.evaluation.plots import line_plot
 from retro.model.retro import Retro
+from retro.pages.plots import line_plot
+from retro.reproduce.claims import Claim, above, together
 from retro.reproduce.experiment import NAMES, Findings, Trio, band, fewer, flat, percent, trio
 from retro.reproduce.result import Cell, Figure, Table
 from retro.reproduce.scales import Scale
+from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
 from retro.study import Study
 
 NEAREST = 100
@@ -23,15 +23,25 @@ BEYOND = 10
 def datastore_size(study: Study, scale: Scale) -> Findings:
     """The same model and documents with ever larger parts of the datastore, each part within the next."""
     found, datastore = trio(study), study.work.datastore()
-    with study.narrator.scoring("Neighbours in parts of the datastore") as told:
+    with study.narrator.progress("Neighbours in parts of the datastore") as told:
         parts = study.work.thinned_neighbours("test", scale.fractions, found.k, progress=told)
-    bits = {part: study.document_bits("retro", f"part-{part:g}", neighbours, found.k) for part, neighbours in parts.items()}
-    levels, per_byte = found.per_byte(), {fraction: bootstrap_ratio(value, found.num_bytes) for fraction, value in bits.items()}
+    bits = {
+        part: study.document_bits("retro", f"part-{part:g}", neighbours, found.k)
+        for part, neighbours in parts.items()
+    }
+    levels, per_byte = (
+        found.per_byte(),
+        {fraction: bootstrap_ratio(value, found.num_bytes) for fraction, value in bits.items()},
+    )
     tokens = {fraction: fraction * datastore.snapshot().num_tokens() for fraction in bits}
-    rows: list[list[Cell]] = [[f"{fraction:.0%}", int(tokens[fraction]), per_byte[fraction]] for fraction in bits]
+    rows: list[list[Cell]] = [
+        [f"{fraction:.0%}", int(tokens[fraction]), per_byte[fraction]] for fraction in bits
+    ]
     first, last = min(bits), max(bits)
     gain = relative_gain(bits[last], bits[first])
-    claim = Claim("datastore-size", above(gain), f"{fewer(gain)} with all of the datastore than with {first:.0%} of it")
+    claim = Claim(
+        "datastore-size", above(gain), f"{fewer(gain)} with all of the datastore than with {first:.0%} of it"
+    )
     x = list(tokens.values())
     lines = [
         band("RETRO[ON]", x, list(per_byte.values()), "on"),
@@ -39,7 +49,9 @@ def datastore_size(study: Study, scale: Scale) -> Findings:
         flat("baseline", x, levels["baseline"], "baseline"),
     ]
     figure = Figure(
-        "curve", "Bits per byte by the size of the datastore.", line_plot(lines, "tokens in the datastore", "bits per byte", log_x=True)
+        "curve",
+        "Bits per byte by the size of the datastore.",
+        line_plot(lines, "tokens in the datastore", "bits per byte", log_x=True),
     )
     return Findings([Table("bits per byte", ["part", "tokens", "RETRO[ON]"], rows)], [figure], [claim])
 
@@ -48,10 +60,13 @@ def num_neighbours(study: Study, scale: Scale) -> Findings:
     """The same model with more and more neighbours, trained with two."""
     found, ks = trio(study), sorted({*scale.neighbours, study.run.training.num_neighbours})
     found_at_once = max(*ks, NEAREST)
-    with study.narrator.scoring(f"The {found_at_once} nearest neighbours") as told:
+    with study.narrator.progress(f"The {found_at_once} nearest neighbours") as told:
         neighbours = study.work.thinned_neighbours("test", (1.0,), found_at_once, progress=told)[1.0]
     bits = {k: study.document_bits("retro", f"k-{k}", neighbours, k) for k in ks}
-    levels, per_byte = found.per_byte(), {k: bootstrap_ratio(value, found.num_bytes) for k, value in bits.items()}
+    levels, per_byte = (
+        found.per_byte(),
+        {k: bootstrap_ratio(value, found.num_bytes) for k, value in bits.items()},
+    )
     best = min(per_byte, key=lambda k: per_byte[k].estimate)
     claims = []
     if BEYOND in bits:
@@ -65,7 +80,9 @@ def num_neighbours(study: Study, scale: Scale) -> Findings:
     ]
     plot = line_plot(lines, "neighbours k", "bits per byte", xticks=ks, log_x=True)
     figure = Figure("curve", "Bits per byte by the number of neighbours at evaluation.", plot)
-    return Findings([Table("bits per byte", ["k", "RETRO[ON]"], [[k, per_byte[k]] for k in ks])], [figure], claims)
+    return Findings(
+        [Table("bits per byte", ["k", "RETRO[ON]"], [[k, per_byte[k]] for k in ks])], [figure], claims
+    )
 
 
 @dataclass(frozen=True)
@@ -82,10 +99,17 @@ class Sized:
 def model_size(study: Study, scale: Scale) -> Findings:
     """Baseline and RETRO of several sizes, trained on the same batches."""
     models = [_sized(study, name, config) for name, config in scale.sizes]
-    lines = [band(label, [m.parameters for m in models], [m.levels[key] for m in models], key) for key, label in NAMES.items()]
+    lines = [
+        band(label, [m.parameters for m in models], [m.levels[key] for m in models], key)
+        for key, label in NAMES.items()
+    ]
     plot = line_plot(lines, "parameters of the baseline, without embeddings", "bits per byte", log_x=True)
     rows: list[list[Cell]] = [[m.name, m.parameters, *m.levels.values(), percent(m.gain)] for m in models]
-    table = Table("bits per byte", ["model", "parameters of the baseline", *NAMES.values(), "gain over the baseline"], rows)
+    table = Table(
+        "bits per byte",
+        ["model", "parameters of the baseline", *NAMES.values(), "gain over the baseline"],
+        rows,
+    )
     found = "gain over the baseline: " + "; ".join(f"{m.name} {percent(m.gain)}" for m in models)
     claim = Claim("model-size", together(*(above(m.gain) for m in models)), found)
     return Findings([table], [Figure("curve", "Bits per byte by the size of the model.", plot)], [claim])

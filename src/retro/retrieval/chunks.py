@@ -27,7 +27,10 @@ class ChunkTable:
         self.first = np.concatenate([[0], np.cumsum(per_document)])
         """The first chunk of every document; one more entry closes the last."""
         self.documents = np.repeat(np.arange(len(store)), per_document)
-        self.starts = store.starts[self.documents] + (np.arange(self.first[-1]) - self.first[self.documents]) * chunk_len
+        self.starts = (
+            store.starts[self.documents]
+            + (np.arange(self.first[-1]) - self.first[self.documents]) * chunk_len
+        )
         self.lengths = np.minimum(chunk_len, store.ends[self.documents] - self.starts)
 
     def __len__(self) -> int:

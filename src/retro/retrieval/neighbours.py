@@ -11,13 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from retro.artifacts import Artifact, Progress, Stage, make_fingerprint, open_artifact, run_stage
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError
 from retro.retrieval.chunks import ChunkTable, content_hashes
-from retro.retrieval.datastore import Datastore, Neighbour
-from retro.retrieval.index import Entries
-from retro.retrieval.snapshot import Snapshot, nearest
+from retro.retrieval.datastore.datastore import Datastore, Neighbour
+from retro.retrieval.datastore.snapshot import Snapshot, nearest
+from retro.retrieval.index.index import Entries
+from retro.stages.files import make_fingerprint
+from retro.stages.progress import Progress
+from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
 
 QUERIES = 8192
 """Chunks that are searched together."""
@@ -30,9 +32,16 @@ class Neighbours:
     """
 
     def __init__(self, artifact: Artifact, store: TokenStore, datastore: Datastore) -> None:
-        self.artifact, self.store, self.datastore, self.snapshot = artifact, store, datastore, datastore.snapshot()
+        self.artifact, self.store, self.datastore, self.snapshot = (
+            artifact,
+            store,
+            datastore,
+            datastore.snapshot(),
+        )
         if artifact.inputs["tokens"] != store.fingerprint:
-            raise ArtifactError(f"{artifact.path} was made for other tokens than these; remove it and run: retro neighbours")
+            raise ArtifactError(
+                f"{artifact.path} was made for other tokens than these; remove it and run: retro neighbours"
+            )
         if recorded_version(artifact, datastore) is None:
             raise ArtifactError(
                 f"{artifact.path} was made for another datastore than {datastore.path}; remove it and run: retro neighbours"
@@ -69,11 +78,15 @@ class Neighbours:
     def describe(self, chunks: np.ndarray, k: int) -> list[list[Neighbour]]:
         """The first k neighbours of each chunk with their texts and documents, nearest first; without those deleted since."""
         found = np.asarray(self.chunks[chunks][:, :k], dtype=np.int64)
-        return self.datastore.describe(self.snapshot, self.distances[chunks][:, :k], np.where(self.snapshot.is_live(found), found, -1))
+        return self.datastore.describe(
+            self.snapshot, self.distances[chunks][:, :k], np.where(self.snapshot.is_live(found), found, -1)
+        )
 
     def select(self, documents: Sequence[int]) -> "Neighbours":
         """Those of some documents of the store, beside `TokenStore.select`."""
-        rows = np.concatenate([np.arange(self.table.first[index], self.table.first[index + 1]) for index in documents])
+        rows = np.concatenate(
+            [np.arange(self.table.first[index], self.table.first[index + 1]) for index in documents]
+        )
         chosen = copy.copy(self)
         chosen.store = self.store.select(documents)
         chosen.table = ChunkTable(chosen.store, self.table.chunk_len)
@@ -83,10 +96,14 @@ class Neighbours:
 
 def recorded_version(artifact: Artifact, datastore: Datastore) -> int | None:
     """The version of this datastore that neighbours were found in; none if they were found in another."""
-    return next((v.number for v in datastore.ledger.versions() if v.lineage == artifact.inputs["datastore"]), None)
+    return next(
+        (v.number for v in datastore.ledger.versions() if v.lineage == artifact.inputs["datastore"]), None
+    )
 
 
-def find_neighbours(store: TokenStore, datastore: Datastore, path: Path, progress: Progress | None = None) -> Neighbours:
+def find_neighbours(
+    store: TokenStore, datastore: Datastore, path: Path, progress: Progress | None = None
+) -> Neighbours:
     """Find the neighbours of every chunk, without chunks of the same document or of an equal one.
 
     Neighbours of an earlier version or of other tokens are brought up to date: of the documents that had theirs, a chunk that lost one
@@ -103,7 +120,9 @@ def find_neighbours(store: TokenStore, datastore: Datastore, path: Path, progres
     def work(stage: Stage) -> None:
         search = _Search(store, datastore, snapshot)
         if former.exists():
-            search.take_over(Artifact(former, open_artifact(former, "neighbours", "retro neighbours WORK").manifest))
+            search.take_over(
+                Artifact(former, open_artifact(former, "neighbours", "retro neighbours WORK").manifest)
+            )
         search.finish(stage, progress)
 
     config = {"num_neighbours": datastore.config.num_neighbours, "chunk_len": datastore.chunk_len}
@@ -130,10 +149,16 @@ class _Search:
     def take_over(self, former: Artifact) -> None:
         """Use the neighbours of documents that were searched before, unless one of them is gone."""
         version = recorded_version(former, self.datastore)
-        if version is None or former.config["num_neighbours"] != self.k or former.config["chunk_len"] != self.table.chunk_len:
+        if (
+            version is None
+            or former.config["num_neighbours"] != self.k
+            or former.config["chunk_len"] != self.table.chunk_len
+        ):
             return
         self.since = version
-        old_chunks, old_distances = (np.load(former.file(name), mmap_mode="r") for name in ("neighbours.npy", "distances.npy"))
+        old_chunks, old_distances = (
+            np.load(former.file(name), mmap_mode="r") for name in ("neighbours.npy", "distances.npy")
+        )
         firsts = dict(np.load(former.file("documents.npy")).tolist())
         for document, content_hash in enumerate(self.hashes.tolist()):
             begin, end = self.table.first[document], self.table.first[document + 1]
@@ -164,8 +189,13 @@ class _Search:
 
     def _search(self, chunks: np.ndarray, documents: list[int] | None) -> None:
         for part, entries in query_entries(self.table, self.own, self.datastore, self.snapshot, chunks):
-            distances, found = search_other_documents(self.snapshot, entries, self.own[part], self.k, documents)
-            both = np.concatenate([self.distances[part], distances], axis=1), np.concatenate([self.chunks[part], found], axis=1)
+            distances, found = search_other_documents(
+                self.snapshot, entries, self.own[part], self.k, documents
+            )
+            both = (
+                np.concatenate([self.distances[part], distances], axis=1),
+                np.concatenate([self.chunks[part], found], axis=1),
+            )
             self.distances[part], self.chunks[part] = nearest(*both, self.k)
 
 
@@ -209,10 +239,14 @@ def search_other_documents(
     chunks = np.full((len(own), k), -1, dtype=np.int64)
     todo, reach, most = np.arange(len(own)), 2 * k, len(snapshot)
     while len(todo):
-        part = Entries(entries.keys[todo], [entries.tokens[int(query)] for query in todo] if len(entries.tokens) else ())
+        part = Entries(
+            entries.keys[todo], [entries.tokens[int(query)] for query in todo] if len(entries.tokens) else ()
+        )
         found_distances, found = snapshot.search(part, min(reach, max(1, most)), documents)
         other = (found >= 0) & (snapshot.content_hashes(found) != own[todo][:, None])
-        distances[todo], chunks[todo] = nearest(*_at_least(np.where(other, found_distances, np.inf), np.where(other, found, -1), k), k)
+        distances[todo], chunks[todo] = nearest(
+            *_at_least(np.where(other, found_distances, np.inf), np.where(other, found, -1), k), k
+        )
         exhausted = reach >= most or bool((found[:, -1] < 0).all())
         todo, reach = todo[(chunks[todo, -1] < 0) & ~np.bool_(exhausted)], 2 * reach
     return distances, chunks
@@ -221,4 +255,6 @@ def search_other_documents(
 def _at_least(distances: np.ndarray, chunks: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Columns filled up to k with nothing."""
     missing = max(0, k - chunks.shape[1])
-    return np.pad(distances, ((0, 0), (0, missing)), constant_values=np.inf), np.pad(chunks, ((0, 0), (0, missing)), constant_values=-1)
+    return np.pad(distances, ((0, 0), (0, missing)), constant_values=np.inf), np.pad(
+        chunks, ((0, 0), (0, missing)), constant_values=-1
+    )

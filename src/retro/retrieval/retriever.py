@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from retro.corpus.tokenizer import Tokenizer
+from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ConfigError
-from retro.retrieval.datastore import Datastore, Neighbour
-from retro.retrieval.index import Entries
+from retro.retrieval.datastore.datastore import Datastore, Neighbour
+from retro.retrieval.index.index import Entries
 
 
 class Retriever:
@@ -15,7 +15,9 @@ class Retriever:
 
     def __init__(self, datastore: Datastore, num_neighbours: int = 2) -> None:
         if num_neighbours < 1:
-            raise ConfigError(f"num_neighbours is {num_neighbours}; expected at least 1; switch retrieval off instead")
+            raise ConfigError(
+                f"num_neighbours is {num_neighbours}; expected at least 1; switch retrieval off instead"
+            )
         self.datastore, self.num_neighbours = datastore, num_neighbours
 
     @property
@@ -27,14 +29,20 @@ class Retriever:
         return self.datastore.chunk_len
 
     def search(
-        self, chunks: Sequence[np.ndarray | str], k: int | None = None, sources: Sequence[str] = (), exclude: Sequence[str] = ()
+        self,
+        chunks: Sequence[np.ndarray | str],
+        k: int | None = None,
+        sources: Sequence[str] = (),
+        exclude: Sequence[str] = (),
     ) -> list[list[Neighbour]]:
         """The k nearest neighbours of each chunk, given as tokens or as text; fewer if there are no more, none for a blank one.
 
         Where no k is given it is the retriever's own.
         Only documents of the given sources are found, if any are given, and none whose id is excluded.
         """
-        texts = [chunk if isinstance(chunk, str) else self.tokenizer.decode(chunk.tolist()) for chunk in chunks]
+        texts = [
+            chunk if isinstance(chunk, str) else self.tokenizer.decode(chunk.tolist()) for chunk in chunks
+        ]
         return self.datastore.search(texts, self.num_neighbours if k is None else k, sources, exclude)
 
     def values(self, chunks: Sequence[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:

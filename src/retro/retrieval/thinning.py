@@ -5,25 +5,23 @@ Keeping single chunks would leave a piece of every document, whose neighbours in
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from retro.artifacts import Artifact, Stage, run_stage
 from retro.corpus.tokens import TokenStore
 from retro.errors import ConfigError
 from retro.retrieval.chunks import ChunkTable, content_hashes
-from retro.retrieval.datastore import Datastore
-from retro.retrieval.dense import DenseIndex
-from retro.retrieval.index import Entries
+from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore.segment import Segment
+from retro.retrieval.datastore.snapshot import Snapshot
+from retro.retrieval.index.dense import DenseIndex
+from retro.retrieval.index.index import Entries
 from retro.retrieval.neighbours import QUERIES, Neighbours, query_entries, search_other_documents, write_found
-from retro.retrieval.segment import Segment
-from retro.retrieval.snapshot import Snapshot
-
-Progress = Callable[[str, int, int], None]
-"""Called with the step, the chunks done and the chunks in all."""
+from retro.stages.progress import Progress, at_step
+from retro.stages.stage import Artifact, Stage, run_stage
 
 
 def thinned_neighbours(
@@ -44,11 +42,17 @@ def thinned_neighbours(
     command = "the same command again"
     table, found = ChunkTable(store, datastore.chunk_len), {}
     embed = partial(_write_queries, table, datastore, snapshot, progress)
-    queries = run_stage(folder / "queries", "queries", {"chunk_len": datastore.chunk_len}, inputs, embed, command)
+    queries = run_stage(
+        folder / "queries", "queries", {"chunk_len": datastore.chunk_len}, inputs, embed, command
+    )
     for fraction in fractions:
         config = {"num_neighbours": k, "chunk_len": datastore.chunk_len, "fraction": fraction, "seed": seed}
-        search = partial(_search, queries, table, thin(snapshot, fraction, seed), k, _named(progress, f"in {fraction:.4g}"))
-        artifact = run_stage(folder / f"{fraction:.6g}-{k}-{seed}", "neighbours", config, inputs, search, command)
+        search = partial(
+            _search, queries, table, thin(snapshot, fraction, seed), k, _named(progress, f"in {fraction:.4g}")
+        )
+        artifact = run_stage(
+            folder / f"{fraction:.6g}-{k}-{seed}", "neighbours", config, inputs, search, command
+        )
         found[fraction] = Neighbours(artifact, store, datastore)
     return found
 
@@ -61,10 +65,18 @@ def thin(snapshot: Snapshot, fraction: float, seed: int = 0) -> Snapshot:
     if not 0.0 < fraction <= 1.0:
         raise ConfigError(f"the fraction is {fraction}; expected 0 < fraction ≤ 1")
     gone = [
-        segment.documents["number"][~(live & (uniform(segment.documents["content_hash"], seed) < fraction))].tolist()
+        segment.documents["number"][
+            ~(live & (uniform(segment.documents["content_hash"], seed) < fraction))
+        ].tolist()
         for segment, live in zip(snapshot.segments, snapshot.live, strict=True)
     ]
-    return Snapshot(snapshot.version, [_exact(segment) for segment in snapshot.segments], gone, snapshot.chunk_len, snapshot.pad_id)
+    return Snapshot(
+        snapshot.version,
+        [_exact(segment) for segment in snapshot.segments],
+        gone,
+        snapshot.chunk_len,
+        snapshot.pad_id,
+    )
 
 
 def uniform(hashes: np.ndarray, seed: int) -> np.ndarray:
@@ -79,14 +91,18 @@ def uniform(hashes: np.ndarray, seed: int) -> np.ndarray:
 def _exact(segment: Segment) -> Segment:
     """The same segment with exact search over the same keys on disk."""
     if not isinstance(segment.index, DenseIndex):
-        raise ConfigError(f"{segment.path} is searched by {segment.index.kind}; expected an index over keys to thin the datastore")
+        raise ConfigError(
+            f"{segment.path} is searched by {segment.index.kind}; expected an index over keys to thin the datastore"
+        )
     segment = copy.copy(segment)
     segment.index = DenseIndex(segment.keys.shape[1])
     segment.index.add(Entries(segment.keys))
     return segment
 
 
-def _write_queries(table: ChunkTable, datastore: Datastore, snapshot: Snapshot, progress: Progress | None, stage: Stage) -> None:
+def _write_queries(
+    table: ChunkTable, datastore: Datastore, snapshot: Snapshot, progress: Progress | None, stage: Stage
+) -> None:
     own = content_hashes(table.store)[table.documents]
     for start in range(0, len(table), QUERIES):
         chunks = np.arange(start, min(start + QUERIES, len(table)))
@@ -94,16 +110,26 @@ def _write_queries(table: ChunkTable, datastore: Datastore, snapshot: Snapshot, 
             parts = list(query_entries(table, own, datastore, snapshot, chunks))
             with stage.write(_name(start)) as file:
                 keys = np.concatenate([entries.keys for _, entries in parts])
-                np.savez(file, allow_pickle=False, chunks=np.concatenate([part for part, _ in parts]), keys=keys)
+                np.savez(
+                    file, allow_pickle=False, chunks=np.concatenate([part for part, _ in parts]), keys=keys
+                )
         if progress:
-            progress("embedding", int(chunks[-1]) + 1, len(table))
+            progress(int(chunks[-1]) + 1, len(table), "embedding")
 
 
 def _search(
-    queries: Artifact, table: ChunkTable, snapshot: Snapshot, k: int, progress: Callable[[int, int], None] | None, stage: Stage
+    queries: Artifact,
+    table: ChunkTable,
+    snapshot: Snapshot,
+    k: int,
+    progress: Progress | None,
+    stage: Stage,
 ) -> None:
     own = content_hashes(table.store)[table.documents]
-    chunks, distances = np.full((len(table), k), -1, dtype=np.int64), np.full((len(table), k), np.inf, dtype=np.float32)
+    chunks, distances = (
+        np.full((len(table), k), -1, dtype=np.int64),
+        np.full((len(table), k), np.inf, dtype=np.float32),
+    )
     for start in range(0, len(table), QUERIES):
         with np.load(queries.file(_name(start)), allow_pickle=False) as block:
             asked, keys = block["chunks"], block["keys"]
@@ -119,5 +145,5 @@ def _name(start: int) -> str:
     return f"{start // QUERIES:06d}.npz"
 
 
-def _named(progress: Progress | None, step: str) -> Callable[[int, int], None] | None:
-    return partial(progress, step) if progress else None
+def _named(progress: Progress | None, step: str) -> Progress | None:
+    return at_step(progress, step) if progress else None

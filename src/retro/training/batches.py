@@ -34,7 +34,9 @@ class Batch:
     def parts(self, number: int) -> Iterator["Batch"]:
         """The batch cut into equal parts along its sequences."""
         tensors = (self.tokens, self.targets, self.neighbours, self.neighbour_mask)
-        for pieces in zip(*([None] * number if tensor is None else tensor.chunk(number) for tensor in tensors), strict=True):
+        for pieces in zip(
+            *([None] * number if tensor is None else tensor.chunk(number) for tensor in tensors), strict=True
+        ):
             yield Batch(*pieces)
 
 
@@ -77,7 +79,9 @@ class PackedBatches:
         if seq_len % chunk_len:
             raise ConfigError(f"seq_len is {seq_len}; expected a multiple of chunk_len, {chunk_len}")
         if neighbours is not None and k > neighbours.max_neighbours:
-            raise ConfigError(f"num_neighbours is {k}; expected at most the {neighbours.max_neighbours} that were saved")
+            raise ConfigError(
+                f"num_neighbours is {k}; expected at most the {neighbours.max_neighbours} that were saved"
+            )
         self.table = neighbours.table if neighbours is not None else ChunkTable(store, chunk_len)
         self.chunk_len, self.batch_size, self.seed, self.pad_id = chunk_len, batch_size, seed, store.pad_id
         self.chunks_per_sequence = seq_len // chunk_len
@@ -129,23 +133,36 @@ class PackedBatches:
         sources = np.array([document["source"] for document in store.documents])
         unknown = sorted(set(mixture) - set(sources.tolist()))
         if unknown:
-            raise ConfigError(f"mixture names {unknown}; expected sources of the corpus: {sorted(set(sources.tolist()))}")
+            raise ConfigError(
+                f"mixture names {unknown}; expected sources of the corpus: {sorted(set(sources.tolist()))}"
+            )
         rng = np.random.default_rng([self.seed, len(sources)])
-        return {source: self._pack(rng.permutation(np.flatnonzero(sources == source))) for source in sorted(mixture)}
+        return {
+            source: self._pack(rng.permutation(np.flatnonzero(sources == source)))
+            for source in sorted(mixture)
+        }
 
     def _make(self, chunks: np.ndarray) -> Batch:
         real = chunks >= 0
         tokens = np.where(real[..., None], self._chunk_tokens(np.where(real, chunks, 0)), self.pad_id)
         following = self._next_tokens(np.where(real, chunks, 0))
-        targets = np.concatenate([tokens[..., 1:], np.where(real, following, self.pad_id)[..., None]], axis=-1)
+        targets = np.concatenate(
+            [tokens[..., 1:], np.where(real, following, self.pad_id)[..., None]], axis=-1
+        )
         neighbours = mask = None
         if self.neighbours is not None:
             values, real_neighbours = self.neighbours.values(np.where(real, chunks, 0), self.k)
-            mask = real_neighbours & (real & self._continues(np.where(real, chunks, 0)))[..., None] & ~self._same_sequence(chunks)
+            mask = (
+                real_neighbours
+                & (real & self._continues(np.where(real, chunks, 0)))[..., None]
+                & ~self._same_sequence(chunks)
+            )
             neighbours = torch.from_numpy(values)
             mask = torch.from_numpy(mask)
         flat = (len(chunks), -1)
-        return Batch(torch.from_numpy(tokens.reshape(flat)), torch.from_numpy(targets.reshape(flat)), neighbours, mask)
+        return Batch(
+            torch.from_numpy(tokens.reshape(flat)), torch.from_numpy(targets.reshape(flat)), neighbours, mask
+        )
 
     def _chunk_tokens(self, chunks: np.ndarray) -> np.ndarray:
         return self.table.gather(chunks, self.chunk_len)

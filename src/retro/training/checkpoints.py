@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from retro.artifacts import write_json
 from retro.errors import ArtifactError
+from retro.stages.files import write_json
 from retro.training.distributed import World
 
 STATE = "state.json"
@@ -46,14 +46,18 @@ class Checkpoints:
         measured = [entry for entry in self.kept() if entry.validation is not None]
         return min(measured, key=lambda entry: (entry.validation, entry.step), default=None)
 
-    def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, validation: float | None) -> None:
+    def save(
+        self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, validation: float | None
+    ) -> None:
         """Write a checkpoint; `state.json` comes last and makes it whole."""
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
         path = self.folder / f"step-{step:09d}"
         if self.world.leads:
-            shutil.rmtree(path, ignore_errors=True)  # what a kill left of an earlier attempt, perhaps by more processes
+            shutil.rmtree(
+                path, ignore_errors=True
+            )  # what a kill left of an earlier attempt, perhaps by more processes
             path.mkdir(parents=True)
         self.world.wait()
         with _alone_or_not(path):
@@ -90,7 +94,9 @@ def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict
             if parameter not in optimizer.state:
                 optimizer.state[parameter] = _no_moments(parameter)
             moments = optimizer.state[parameter]
-            tensors |= {f"model/{name}": parameter.detach()} | {f"{key}/{name}": value for key, value in moments.items()}
+            tensors |= {f"model/{name}": parameter.detach()} | {
+                f"{key}/{name}": value for key, value in moments.items()
+            }
     return tensors
 
 
@@ -105,7 +111,9 @@ def _read_state(path: Path) -> Checkpoint:
         state = json.loads(path.read_text())
         return Checkpoint(path.parent, state["step"], state["validation"])
     except (json.JSONDecodeError, KeyError):
-        raise ArtifactError(f"{path} is not readable; expected the step of a checkpoint; remove {path.parent} and run again") from None
+        raise ArtifactError(
+            f"{path} is not readable; expected the step of a checkpoint; remove {path.parent} and run again"
+        ) from None
 
 
 @contextmanager
@@ -122,4 +130,6 @@ def _alone_or_not(path: Path) -> Iterator[None]:
             cause = next(iter(error.failures.values()))[0]
             if isinstance(cause, OSError | KeyboardInterrupt):
                 raise cause from None
-            raise ArtifactError(f"{path} is not a whole checkpoint of this run ({cause}); remove that folder and run again") from None
+            raise ArtifactError(
+                f"{path} is not a whole checkpoint of this run ({cause}); remove that folder and run again"
+            ) from None

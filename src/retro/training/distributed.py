@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from retro.artifacts import Artifact, Stage, open_artifact, run_stage
 from retro.config import TrainingConfig
 from retro.errors import ConfigError
+from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
 from retro.training.recomputation import operators
 
 PATIENCE = timedelta(hours=1)
@@ -60,10 +60,18 @@ class World:
             from torch.distributed.fsdp import fully_shard
 
             for part in (*operators(module), module):
-                fully_shard(part, reshard_after_forward=True)  # so that only shards are ever seen between two steps
+                fully_shard(
+                    part, reshard_after_forward=True
+                )  # so that only shards are ever seen between two steps
 
     def run_stage(
-        self, path: Path, kind: str, config: dict[str, Any], inputs: dict[str, str], work: Callable[[Stage], None], command: str
+        self,
+        path: Path,
+        kind: str,
+        config: dict[str, Any],
+        inputs: dict[str, str],
+        work: Callable[[Stage], None],
+        command: str,
     ) -> Artifact:
         """`artifacts.run_stage` with everyone at work: process 0 writes plan and manifest, the others join it in between."""
         finished = path.exists()

@@ -4,16 +4,16 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 
-from retro.artifacts import Stage
 from retro.config import TrainingConfig
 from retro.errors import ConfigError, DataError
+from retro.machine import product_dtype
 from retro.model.checkpoint import save
 from retro.model.retro import Retro
-from retro.precision import product_dtype
+from retro.stages.progress import Progress
+from retro.stages.stage import Stage
 from retro.training.batches import Batch, Batches
 from retro.training.checkpoints import Checkpoints
 from retro.training.distributed import World, whole
@@ -27,17 +27,6 @@ Sampling = Callable[[Retro], str]
 """Continues a prompt with the model as it is."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """What a progress line shows after a step."""
-
-    step: int
-    num_steps: int
-    loss: float
-    tokens_per_second: float
-    seconds_left: float
-
-
 class Run:
     """One run on its way through the steps, from its last checkpoint on."""
 
@@ -49,13 +38,21 @@ class Run:
         stage: Stage,
         world: World,
         validation: Batches | None = None,
-        progress: Callable[[Report], None] | None = None,
+        progress: Progress | None = None,
         sample: Sampling | None = None,
     ) -> None:
-        self.model, self.batches, self.config, self.stage, self.world = model.to(world.device), batches, config, stage, world
+        self.model, self.batches, self.config, self.stage, self.world = (
+            model.to(world.device),
+            batches,
+            config,
+            stage,
+            world,
+        )
         self.validation, self.progress, self.sample = validation, progress, sample
         if sample and world.size > 1:
-            raise ConfigError(f"sample_every is {config.sample_every} with {world.size} processes; expected 0, as the model is sharded")
+            raise ConfigError(
+                f"sample_every is {config.sample_every} with {world.size} processes; expected 0, as the model is sharded"
+            )
         self.dtype = product_dtype(config.precision, world.device)
         self.rows = world.share(config)
         self.losses = self._prepare()
@@ -94,12 +91,18 @@ class Run:
                 rate = learning_rate(step, self.config)
                 self._log(done, loss=loss, grad_norm=norm, learning_rate=rate, tokens_per_second=speed)
             if self.progress and self.world.leads:
-                self.progress(Report(done, last, loss, speed, per_step * (last - done)))
+                minutes = per_step * (last - done) / 60
+                self.progress(
+                    done, last, note=f"loss {loss:.3f}  {speed:,.0f} tokens/s  {minutes:.1f} min left"
+                )
             self._look_around(done)
         self._write_model()
 
     def _batches(self) -> Iterator[Batch]:
-        return prefetch(lambda number: self.batches.rows(number, *self.rows), range(self.first_step, self.config.num_steps))
+        return prefetch(
+            lambda number: self.batches.rows(number, *self.rows),
+            range(self.first_step, self.config.num_steps),
+        )
 
     def _step(self, step: int, batch: Batch) -> tuple[float, float]:
         """One update. The loss is the mean over all predicted tokens of the batch, whatever parts and processes it is spread over."""
@@ -130,13 +133,17 @@ class Run:
 
     def _look_around(self, done: int) -> None:
         """Validate, sample and save after a step, each when it is due. What is saved is validated."""
-        save_now = done % self.config.checkpoint_every == 0 or (done == self.config.num_steps and self.config.final == "best")
+        save_now = done % self.config.checkpoint_every == 0 or (
+            done == self.config.num_steps and self.config.final == "best"
+        )
         loss = None
         if self.validation is not None and (save_now or self._due(done, self.config.validate_every)):
             found = self._validate(self.validation)
             loss = found.get("valid_on", found["valid_off"])
             mixture = self.batches.mixture
-            seen: dict[str, Value] = {"mixture": mixture.observed(0, done * self.config.batch_size)} if mixture else {}
+            seen: dict[str, Value] = (
+                {"mixture": mixture.observed(0, done * self.config.batch_size)} if mixture else {}
+            )
             self._log(done, **found, **seen)
         if self.sample and self.config.sample_every and self._due(done, self.config.sample_every):
             self._log(done, sample=self.sample(self.model))
@@ -189,7 +196,9 @@ class Run:
             steps=steps,
             tokens=self._tokens(steps),
             parameters=self.model.num_parameters(),
-            trained=sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad),
+            trained=sum(
+                parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad
+            ),
             precision=str(self.dtype).removeprefix("torch."),
             final_step=best.step if best else steps,
             **({"mixture": mixture.observed(0, steps * self.config.batch_size)} if mixture else {}),

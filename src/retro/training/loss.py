@@ -30,13 +30,25 @@ class TokenLoss(nn.Module):
             hidden = self.model.hidden(tokens, neighbours, neighbour_mask).flatten(0, 1)
             return self._summed(hidden, targets.flatten())
 
-    def _summed(self, hidden: Float[Tensor, "token d_model"], targets: Int[Tensor, " token"]) -> Float[Tensor, ""]:
+    def _summed(
+        self, hidden: Float[Tensor, "token d_model"], targets: Int[Tensor, " token"]
+    ) -> Float[Tensor, ""]:
         vocab_size = self.model.config.vocab_size
         if len(targets) * vocab_size <= WHOLE_LOGITS:
             return self._cross_entropy(hidden, targets)
-        parts = zip(*(tensor.split(max(1, WHOLE_LOGITS // 4 // vocab_size)) for tensor in (hidden, targets)), strict=True)
-        losses = [checkpoint(self._cross_entropy, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
+        parts = zip(
+            *(tensor.split(max(1, WHOLE_LOGITS // 4 // vocab_size)) for tensor in (hidden, targets)),
+            strict=True,
+        )
+        losses = [
+            checkpoint(self._cross_entropy, *part, use_reentrant=False, preserve_rng_state=False)
+            for part in parts
+        ]
         return torch.stack(losses).sum()
 
-    def _cross_entropy(self, hidden: Float[Tensor, "token d_model"], targets: Int[Tensor, " token"]) -> Float[Tensor, ""]:
-        return F.cross_entropy(self.model.read_out(hidden), targets, ignore_index=self.model.config.pad_id, reduction="sum")
+    def _cross_entropy(
+        self, hidden: Float[Tensor, "token d_model"], targets: Int[Tensor, " token"]
+    ) -> Float[Tensor, ""]:
+        return F.cross_entropy(
+            self.model.read_out(hidden), targets, ignore_index=self.model.config.pad_id, reduction="sum"
+        )

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from retro.artifacts import atomic_write
 from retro.errors import MissingExtraError
+from retro.stages.files import atomic_write
 
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
@@ -18,7 +18,11 @@ class MetricsLog:
 
     def __init__(self, folder: Path, first_step: int, tensorboard: bool = False) -> None:
         self.path = folder / METRICS
-        kept = [row for row in read_metrics(self.path) if row["step"] <= first_step] if self.path.exists() else []
+        kept = (
+            [row for row in read_metrics(self.path) if row["step"] <= first_step]
+            if self.path.exists()
+            else []
+        )
         with atomic_write(self.path) as file:
             file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept).encode())
         self._writer = _summary_writer(folder / TENSORBOARD, first_step) if tensorboard else None
@@ -38,7 +42,11 @@ def _show(writer: Any, step: int, name: str, value: Value) -> None:
     if isinstance(value, str):
         writer.add_text(name, value, step)
     else:
-        for key, item in ({f"{name}/{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}).items():
+        for key, item in (
+            {f"{name}/{key}": item for key, item in value.items()}
+            if isinstance(value, dict)
+            else {name: value}
+        ).items():
             writer.add_scalar(key, item, step)
 
 

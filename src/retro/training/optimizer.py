@@ -13,8 +13,13 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Adam
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     matrices = [parameter for parameter in trained if parameter.ndim == 2]
     vectors = [parameter for parameter in trained if parameter.ndim != 2]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), eps=1e-8, fused=True)
+    groups = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), eps=1e-8, fused=True
+    )
 
 
 def learning_rate(step: int, config: TrainingConfig) -> float:

@@ -4,19 +4,17 @@ While a run trains, `NAME.partial` holds its metrics and checkpoints; finished, 
 are pure functions of the seed and the step, so a resumed run is the unbroken run.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
-from retro.artifacts import Artifact, Stage
 from retro.config import TrainingConfig
 from retro.config_json import to_dict
+from retro.machine import keep_freed_memory
 from retro.model.retro import Retro
+from retro.stages.progress import Progress
+from retro.stages.stage import Artifact, Stage
 from retro.training.batches import Batches
 from retro.training.distributed import join
-from retro.training.loop import Report, Run, Sampling
-from retro.training.memory import keep_freed_memory
-
-__all__ = ["Report", "train"]
+from retro.training.loop import Run, Sampling
 
 
 def train(
@@ -26,7 +24,7 @@ def train(
     path: Path,
     inputs: dict[str, str],
     validation: Batches | None = None,
-    progress: Callable[[Report], None] | None = None,
+    progress: Progress | None = None,
     sample: Sampling | None = None,
 ) -> Artifact:
     """Train the weights of the model that require it, and leave them all, with the metrics, in the folder `path`.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retro.corpus import catalogue
+from retro import catalogue
 from retro.corpus.readers import READERS
 from retro.corpus.readers.api_prose import documents_of_service, latest_services, to_text
 from retro.corpus.readers.bible import documents_of_bible
@@ -39,7 +39,9 @@ A king's \\"word\\".
 '''
 
 
-def test_every_corpus_has_a_reader_and_says_when_it_was_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_corpus_has_a_reader_and_says_when_it_was_not_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RETRO_CACHE_DIR", str(tmp_path))
     for name, entry in catalogue.ENTRIES.items():
         if entry.kind != "encoder":
@@ -66,20 +68,29 @@ def test_another_python_file_is_no_bible(tmp_path: Path) -> None:
 
 
 def test_news_without_text_is_left_out(tmp_path: Path) -> None:
-    rows = (
-        'article_id,publish_date,article_source_link,title,subtitle,text\n1,2017/2/7,http://a, Title ,,"One, two.\nThree."\n2,,,Empty,, \n'
-    )
+    rows = 'article_id,publish_date,article_source_link,title,subtitle,text\n1,2017/2/7,http://a, Title ,,"One, two.\nThree."\n2,,,Empty,, \n'
     with zipfile.ZipFile(tmp_path / "n.zip", "w") as archive:
         archive.writestr("NewsArticles.csv", rows)
     [document] = documents_of_news(tmp_path / "n.zip")
-    assert (document.id, document.title, document.text, document.source) == ("1", "Title", "One, two.\nThree.\n", "news")
+    assert (document.id, document.title, document.text, document.source) == (
+        "1",
+        "Title",
+        "One, two.\nThree.\n",
+        "news",
+    )
 
 
 def test_reviews_are_numbered_by_site(tmp_path: Path) -> None:
-    (tmp_path / "r.csv").write_text('text,label,source\n"Good.<br /><br />Very.",1,imdb\nbad .,0,rotten_tomatoes\nFine,1,imdb\n')
+    (tmp_path / "r.csv").write_text(
+        'text,label,source\n"Good.<br /><br />Very.",1,imdb\nbad .,0,rotten_tomatoes\nFine,1,imdb\n'
+    )
     documents = list(documents_of_reviews(tmp_path / "r.csv"))
     assert [document.id for document in documents] == ["imdb-1", "rotten_tomatoes-1", "imdb-2"]
-    assert (documents[0].text, documents[1].title, documents[0].source) == ("Good.\n\nVery.\n", "rotten tomatoes review 1", "reviews")
+    assert (documents[0].text, documents[1].title, documents[0].source) == (
+        "Good.\n\nVery.\n",
+        "rotten tomatoes review 1",
+        "reviews",
+    )
 
 
 def test_addresses_take_their_titles_from_the_table(tmp_path: Path) -> None:
@@ -101,12 +112,21 @@ def test_api_prose_follows_an_operation_through_its_shapes(tmp_path: Path) -> No
         "metadata": {"serviceFullName": "Some Service"},
         "documentation": "<p>An <b>overview</b>.</p><p>More &amp; more.</p>",
         "operations": {
-            "Get": {"documentation": "<p>Gets it.</p>", "input": {"shape": "GetRequest"}, "errors": [{"shape": "Lost"}]},
+            "Get": {
+                "documentation": "<p>Gets it.</p>",
+                "input": {"shape": "GetRequest"},
+                "errors": [{"shape": "Lost"}],
+            },
             "Put": {"input": {"shape": "GetRequest"}},
             "Set": {"documentation": "Sets it.", "input": {"shape": "Tree"}},
         },
         "shapes": {
-            "GetRequest": {"members": {"Name": {"shape": "Text", "documentation": "<p>Its name.</p>"}, "Tree": {"shape": "Tree"}}},
+            "GetRequest": {
+                "members": {
+                    "Name": {"shape": "Text", "documentation": "<p>Its name.</p>"},
+                    "Tree": {"shape": "Tree"},
+                }
+            },
             "Text": {"type": "string"},
             "Tree": {"documentation": "A tree.", "type": "list", "member": {"shape": "Leaf"}},
             "Leaf": {"documentation": "A leaf.", "members": {"Up": {"shape": "Tree"}}},
@@ -121,13 +141,20 @@ def test_api_prose_follows_an_operation_through_its_shapes(tmp_path: Path) -> No
     found = [(document.id, document.title, document.text) for document in documents_of_service(file, "some")]
     assert found == [
         ("some", "Some Service", "Some Service\n\nAn overview.\nMore & more.\n"),
-        ("some/Get", "Some Service: Get", "Get\n\nGets it.\n\nName: Its name.\n\nTree: A tree.\n\nLeaf: A leaf.\n\nLost: Not there.\n"),
+        (
+            "some/Get",
+            "Some Service: Get",
+            "Get\n\nGets it.\n\nName: Its name.\n\nTree: A tree.\n\nLeaf: A leaf.\n\nLost: Not there.\n",
+        ),
         ("some/Set", "Some Service: Set", "Set\n\nSets it.\n"),
     ]
 
 
 def test_markup_becomes_lines() -> None:
-    assert to_text("<p>Use  <code>x</code>,\nthen:</p> <ul><li><p>a</p></li><li>b &lt; c</li></ul>") == "Use x, then:\na\nb < c"
+    assert (
+        to_text("<p>Use  <code>x</code>,\nthen:</p> <ul><li><p>a</p></li><li>b &lt; c</li></ul>")
+        == "Use x, then:\na\nb < c"
+    )
 
 
 WIKITEXT = (
@@ -146,7 +173,11 @@ def test_wikitext_is_cut_at_titles_alone_and_kept_raw() -> None:
 
 
 def test_lambada_ends_with_the_word_to_guess(tmp_path: Path) -> None:
-    record = {"idx": 7, "request": {"context": "They do not care about", "continuation": " signs"}, "label": ["signs"]}
+    record = {
+        "idx": 7,
+        "request": {"context": "They do not care about", "continuation": " signs"},
+        "label": ["signs"],
+    }
     (tmp_path / "requests.jsonl.gz").write_bytes(gzip.compress(json.dumps(record).encode()))
     (document,) = documents_of_lambada(tmp_path / "requests.jsonl.gz")
     assert (document.id, document.text, document.split) == ("7", "They do not care about signs", "test")

@@ -18,7 +18,13 @@ from retro.corpus.readers.paths import format_by_content, format_by_name
 from retro.errors import DataError, MissingExtraError
 
 ROWS = [
-    {"text": 'one, "quoted"\nand a second line', "id": "7", "title": "One", "language": "en", "source": "web"},
+    {
+        "text": 'one, "quoted"\nand a second line',
+        "id": "7",
+        "title": "One",
+        "language": "en",
+        "source": "web",
+    },
     {"text": "two\tcups ☕", "id": "8", "title": "Two", "language": "de", "source": "web"},
 ]
 DOCUMENTS = [Document(**row) for row in ROWS]
@@ -37,7 +43,19 @@ def table(path: Path, delimiter: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.ndjson", "a.csv", "a.csv.gz", "a.csv.zst", "a.tsv", "a.tsv.gz", "a.parquet"]
+    "name",
+    [
+        "a.jsonl",
+        "a.jsonl.gz",
+        "a.jsonl.zst",
+        "a.ndjson",
+        "a.csv",
+        "a.csv.gz",
+        "a.csv.zst",
+        "a.tsv",
+        "a.tsv.gz",
+        "a.parquet",
+    ],
 )
 @pytest.mark.parametrize("in_folder", [False, True])
 def test_what_was_written_comes_back(tmp_path: Path, name: str, in_folder: bool) -> None:
@@ -74,7 +92,9 @@ def test_a_field_map_names_the_fields(tmp_path: Path, name: str) -> None:
     if name == "a.parquet":
         pq.write_table(pa.Table.from_pylist([row]), tmp_path / name)
     else:
-        (tmp_path / name).write_bytes(jsonl([row]) if name == "a.jsonl" else f"{','.join(row)}\n{','.join(row.values())}\n".encode())
+        (tmp_path / name).write_bytes(
+            jsonl([row]) if name == "a.jsonl" else f"{','.join(row)}\n{','.join(row.values())}\n".encode()
+        )
     fields = FieldMap(text="body", id="key", title="head", language="lang", source="origin")
     assert list(read(str(tmp_path / name), fields)) == [Document("k", "one", "books", "One", "fr")]
 
@@ -150,7 +170,9 @@ def test_a_dump_goes_to_its_own_reader(tmp_path: Path, monkeypatch: pytest.Monke
     pack = {".gz": gzip.compress, ".bz2": bz2.compress}.get(Path(name).suffix, bytes)
     (tmp_path / name).write_bytes(pack(b"<mediawiki></mediawiki>"))
     seen: list[object] = []
-    monkeypatch.setattr(wikipedia, "read_dump", lambda path, problems: seen.append((path, problems)) or iter(DOCUMENTS))
+    monkeypatch.setattr(
+        wikipedia, "read_dump", lambda path, problems: seen.append((path, problems)) or iter(DOCUMENTS)
+    )
     problems = Problems()
     assert list(read(str(tmp_path / name), problems=problems)) == DOCUMENTS
     assert seen == [(tmp_path / name, problems)]

@@ -55,9 +55,14 @@ def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_real_library_streams_the_split_that_is_named(dataset: Path) -> None:
-    (dataset / "train.jsonl").write_text('{"text": "one", "id": 7, "title": "T"}\n{"text": "two", "id": 8, "title": "U"}\n')
+    (dataset / "train.jsonl").write_text(
+        '{"text": "one", "id": 7, "title": "T"}\n{"text": "two", "id": 8, "title": "U"}\n'
+    )
     (dataset / "test.jsonl").write_text('{"text": "three", "id": 9, "title": "V"}\n')
-    assert list(read("hf:owner/name")) == [Document("7", "one", "owner/name", "T"), Document("8", "two", "owner/name", "U")]
+    assert list(read("hf:owner/name")) == [
+        Document("7", "one", "owner/name", "T"),
+        Document("8", "two", "owner/name", "U"),
+    ]
     assert [document.id for document in read("hf:owner/name/default@test")] == ["9"]
     for source, reason in (
         ("hf:owner/name@moon", "Bad split: moon"),
@@ -73,8 +78,13 @@ def test_rows_without_text_and_a_broken_file_are_told(dataset: Path) -> None:
     table = pytest.importorskip("pyarrow").table({"body": ["one", None, "three"]})
     parquet.write_table(table, dataset / "train.parquet")
     problems = Problems()
-    assert [document.text for document in read("hf:owner/name", FieldMap(text="body"), problems)] == ["one", "three"]
-    assert problems.rows == [("hf:owner/name row 2", "has no text; expected an object with a string called body")]
+    assert [document.text for document in read("hf:owner/name", FieldMap(text="body"), problems)] == [
+        "one",
+        "three",
+    ]
+    assert problems.rows == [
+        ("hf:owner/name row 2", "has no text; expected an object with a string called body")
+    ]
     (dataset / "train.parquet").unlink()
     (dataset / "train.jsonl").write_bytes(b'{"body": "caf\xe9"}\n')
     with pytest.raises(DataError, match=r"row 1 or one soon after it cannot be read .*utf-8"):

@@ -16,7 +16,9 @@ from retro.corpus.readers import FieldMap, Problems, read
 from retro.errors import DataError
 
 WORDS = "".join(random.Random(0).choices("abcdefghij \n", k=400_000)).encode()
-PACKED_LINES = b"".join(json.dumps({"text": line}).encode() + b"\n" for line in WORDS.decode().split("\n") if line.strip())
+PACKED_LINES = b"".join(
+    json.dumps({"text": line}).encode() + b"\n" for line in WORDS.decode().split("\n") if line.strip()
+)
 
 CASES = [
     ("bad.txt", b"fine \xff\xfe", [], "bad.txt", r"is not UTF-8 \(byte 5 is 0xff\)"),
@@ -27,7 +29,13 @@ CASES = [
     ("bad.jsonl", b'{"text": 3}\n{"text": "b"}\n', ["b"], "bad.jsonl line 1", "has no text"),
     ("bad.jsonl", b'{"text": "\xff"}\n{"text": "b"}', ["b"], "bad.jsonl line 1", "is not UTF-8"),
     ("bad.jsonl", b'{"text": "\\ud83d half"}\n{"text": "b"}', ["b"], "bad.jsonl line 1", "surrogate"),
-    ("bad.jsonl", b'{"text": "a", "title": "\\ud83d"}\n{"text": "b"}', ["b"], "bad.jsonl line 1", "surrogate"),
+    (
+        "bad.jsonl",
+        b'{"text": "a", "title": "\\ud83d"}\n{"text": "b"}',
+        ["b"],
+        "bad.jsonl line 1",
+        "surrogate",
+    ),
     ("bad.jsonl", b"[" * 100_000 + b'\n{"text": "b"}', ["b"], "bad.jsonl line 1", "is not JSON"),
     ("bad.jsonl", b'{"id": ' + b"1" * 5000 + b'}\n{"text": "b"}', ["b"], "bad.jsonl line 1", "is not JSON"),
     ("bad.csv", b'id,text\n1,"a\nb"\n2,\n3,c\n', ["a\nb", "c"], "bad.csv line 4", "has no text"),
@@ -55,7 +63,9 @@ def test_what_cannot_be_read_is_listed_and_skipped(
 
 
 @pytest.mark.parametrize(("name", "content", "texts", "where", "reason"), CASES)
-def test_strict_stops_at_it_with_one_line(tmp_path: Path, name: str, content: bytes, texts: list[str], where: str, reason: str) -> None:
+def test_strict_stops_at_it_with_one_line(
+    tmp_path: Path, name: str, content: bytes, texts: list[str], where: str, reason: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     for problems in (None, Problems(strict=True)):
         with pytest.raises(DataError, match=f"{where} .*{reason}") as caught:
@@ -112,7 +122,10 @@ def test_parquet_names_the_row(tmp_path: Path) -> None:
     text = pa.Array.from_buffers(pa.string(), 4, raw.buffers())
     pq.write_table(pa.table({"text": text}), tmp_path / "a.parquet")
     problems = Problems()
-    assert [document.text for document in read(str(tmp_path / "a.parquet"), problems=problems)] == ["one", "four"]
+    assert [document.text for document in read(str(tmp_path / "a.parquet"), problems=problems)] == [
+        "one",
+        "four",
+    ]
     assert [(where.rsplit("/")[-1], reason.split(";")[0]) for where, reason in problems.rows] == [
         ("a.parquet row 2", "is not UTF-8"),
         ("a.parquet row 3", "has no text"),
@@ -139,7 +152,11 @@ def test_a_harmless_problem_never_stops() -> None:
 def test_memory_is_bounded_by_a_record(tmp_path: Path, name: str) -> None:
     """Ten megabytes pass through less than one."""
     lines = [WORDS[start : start + 2000].replace(b"\n", b" ") for start in range(0, len(WORDS), 2000)] * 25
-    content = b"text\n" + b"\n".join(lines) if name == "a.csv" else b"".join(b'{"text": "%b"}\n' % line for line in lines)
+    content = (
+        b"text\n" + b"\n".join(lines)
+        if name == "a.csv"
+        else b"".join(b'{"text": "%b"}\n' % line for line in lines)
+    )
     pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(name).suffix, bytes)
     (tmp_path / name).write_bytes(pack(content))
     del content
@@ -151,8 +168,13 @@ def test_memory_is_bounded_by_a_record(tmp_path: Path, name: str) -> None:
 
 
 def test_parquet_holds_one_batch_and_not_a_row_group(tmp_path: Path) -> None:
-    texts = [f"{number} " + WORDS[start : start + 2000].decode() for number, start in enumerate([*range(0, 390_000, 2000)] * 50)]
-    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=len(texts), compression="none")
+    texts = [
+        f"{number} " + WORDS[start : start + 2000].decode()
+        for number, start in enumerate([*range(0, 390_000, 2000)] * 50)
+    ]
+    pq.write_table(
+        pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=len(texts), compression="none"
+    )
     before = pa.total_allocated_bytes()
     held = [pa.total_allocated_bytes() - before for _ in read(str(tmp_path / "a.parquet"))]
     assert len(held) == len(texts)

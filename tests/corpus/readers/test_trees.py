@@ -26,7 +26,16 @@ FILES = {
     "a.tmp": b"not ignored above",
     "docs/café.md": b"words",
 }
-KEPT = [".gitignore", "a.tmp", "docs/café.md", "keep.log", "main.py", "sub/.gitignore", "sub/loud.log", "sub/only-here.txt"]
+KEPT = [
+    ".gitignore",
+    "a.tmp",
+    "docs/café.md",
+    "keep.log",
+    "main.py",
+    "sub/.gitignore",
+    "sub/loud.log",
+    "sub/only-here.txt",
+]
 
 
 @pytest.fixture
@@ -98,7 +107,9 @@ def test_a_source_file_that_is_not_utf8_is_a_problem(tree: Path) -> None:
     (tree / "old.c").write_bytes(b"/* caf\xe9 */")
     problems = Problems()
     assert [document.id for document in read(str(tree), problems=problems)] == KEPT
-    assert problems.rows == [(str(tree / "old.c"), "is not UTF-8 (byte 6 is 0xe9); expected UTF-8; convert or remove it")]
+    assert problems.rows == [
+        (str(tree / "old.c"), "is not UTF-8 (byte 6 is 0xe9); expected UTF-8; convert or remove it")
+    ]
     with pytest.raises(DataError, match=r"old.c is not UTF-8"):
         list(read(str(tree)))
 

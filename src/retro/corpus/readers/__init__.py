@@ -27,5 +27,7 @@ def read(source: str, fields: FieldMap | None = None, problems: Problems | None 
     path = Path(source)
     if not path.exists():
         known = ", ".join(sorted(READERS))
-        raise DataError(f"{source} is no file, no folder and no corpus of the catalogue; expected one, or a name of: {known}")
+        raise DataError(
+            f"{source} is no file, no folder and no corpus of the catalogue; expected one, or a name of: {known}"
+        )
     return read_path(path, fields, problems)

@@ -10,7 +10,26 @@ from typing import Any
 
 from retro.corpus.documents import Document
 
-BLOCKS = {"p", "li", "ul", "ol", "dl", "dt", "dd", "note", "important", "h1", "h2", "h3", "h4", "table", "tr", "pre", "br", "div"}
+BLOCKS = {
+    "p",
+    "li",
+    "ul",
+    "ol",
+    "dl",
+    "dt",
+    "dd",
+    "note",
+    "important",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "table",
+    "tr",
+    "pre",
+    "br",
+    "div",
+}
 
 
 def latest_services(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -31,7 +50,9 @@ def documents_of_service(file: Path, service: str) -> Iterator[Document]:
     name = description["metadata"].get("serviceFullName", service)
     overview = to_text(description.get("documentation", ""))
     if overview:
-        yield Document(id=service, text=f"{name}\n\n{overview}\n", source="api-prose", title=name, language="en")
+        yield Document(
+            id=service, text=f"{name}\n\n{overview}\n", source="api-prose", title=name, language="en"
+        )
     told: set[str] = set()
     for operation, details in description.get("operations", {}).items():
         parts = [to_text(details.get("documentation", ""))]
@@ -41,7 +62,13 @@ def documents_of_service(file: Path, service: str) -> Iterator[Document]:
         prose = "\n\n".join(part for part in parts if part)
         if prose:
             text = f"{operation}\n\n{prose}\n"
-            yield Document(id=f"{service}/{operation}", text=text, source="api-prose", title=f"{name}: {operation}", language="en")
+            yield Document(
+                id=f"{service}/{operation}",
+                text=text,
+                source="api-prose",
+                title=f"{name}: {operation}",
+                language="en",
+            )
 
 
 def _describe(first: str, shapes: dict[str, Any], told: set[str]) -> Iterator[str]:
@@ -58,7 +85,10 @@ def _describe(first: str, shapes: dict[str, Any], told: set[str]) -> Iterator[st
         for member, reference in shape.get("members", {}).items():
             if prose := to_text(reference.get("documentation", "")):
                 yield f"{member}: {prose}"
-        parts = [*shape.get("members", {}).values(), *(shape[key] for key in ("member", "key", "value") if key in shape)]
+        parts = [
+            *shape.get("members", {}).values(),
+            *(shape[key] for key in ("member", "key", "value") if key in shape),
+        ]
         queue += [reference["shape"] for reference in parts]
 
 

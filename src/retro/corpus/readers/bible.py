@@ -24,7 +24,13 @@ def documents_of_bible(file: Path, source: str) -> Iterator[Document]:
         title = f"{books[chapter * CHAPTER // BOOK - 1]} {chapter % (BOOK // CHAPTER)}"
         body = text[start:end].strip()
         if body:
-            yield Document(id=title.lower().replace(" ", "-"), text=body + "\n", source=source, title=title, language="en")
+            yield Document(
+                id=title.lower().replace(" ", "-"),
+                text=body + "\n",
+                source=source,
+                title=title,
+                language="en",
+            )
 
 
 def _parse(file: Path) -> tuple[str, dict[int, int], dict[int, int], list[str]]:
@@ -32,5 +38,10 @@ def _parse(file: Path) -> tuple[str, dict[int, int], dict[int, int], list[str]]:
     for statement in ast.parse(file.read_text(encoding="utf-8"), str(file)).body:
         match statement:
             case ast.Assign(value=ast.Call(args=[_, text, starts, ends, _, ast.Dict(values=names), *_])):
-                return ast.literal_eval(text), ast.literal_eval(starts), ast.literal_eval(ends), [ast.literal_eval(name) for name in names]
+                return (
+                    ast.literal_eval(text),
+                    ast.literal_eval(starts),
+                    ast.literal_eval(ends),
+                    [ast.literal_eval(name) for name in names],
+                )
     raise DataError(f"{file} assigns no Bible; expected the format of pythonbible 0.0.2; fetch it again")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from retro.corpus import catalogue
+from retro import catalogue
 from retro.corpus.documents import Document
 from retro.corpus.readers.api_prose import documents_of_service, latest_services
 from retro.corpus.readers.bible import documents_of_bible
@@ -21,18 +21,27 @@ from retro.corpus.readers.tables import csv_records
 def read_licences() -> Iterator[Document]:
     """The texts without their front matter; those that are only a stub of one are left out."""
     for file in sorted(catalogue.fetched("licences").path.glob("*.LICENSE")):
-        front_matter = re.match(r"---\n(.*?)^---[ \t]*$", text := _read_utf8(file), flags=re.DOTALL | re.MULTILINE)
+        front_matter = re.match(
+            r"---\n(.*?)^---[ \t]*$", text := _read_utf8(file), flags=re.DOTALL | re.MULTILINE
+        )
         header = front_matter[1] if front_matter else ""
         body = text[front_matter.end() :] if front_matter else text
         if body.strip():
             name = re.search(r"^name: (.+)$", header, flags=re.MULTILINE)
-            yield Document(id=file.stem, text=body.strip() + "\n", source="licences", title=name[1] if name else file.stem)
+            yield Document(
+                id=file.stem,
+                text=body.strip() + "\n",
+                source="licences",
+                title=name[1] if name else file.stem,
+            )
 
 
 def read_wikitext() -> Iterator[Document]:
     """The articles of WikiText-2, with the splits that it comes with."""
     for split in ("train", "valid", "test"):
-        with gzip.open(catalogue.fetched("wikitext-2").file(f"{split}.raw.gz"), "rt", encoding="utf-8", newline="") as file:
+        with gzip.open(
+            catalogue.fetched("wikitext-2").file(f"{split}.raw.gz"), "rt", encoding="utf-8", newline=""
+        ) as file:
             yield from documents_of_wikitext(file.read(), split)
 
 
@@ -44,7 +53,13 @@ def documents_of_wikitext(text: str, split: str) -> Iterator[Document]:
     titles = list(re.finditer(r"(?<=^ \n) = ((?!= ).+) = \n(?= \n)", text, flags=re.MULTILINE))
     ends = [title.start() for title in titles[1:]] + [len(text)]
     for number, (title, end) in enumerate(zip(titles, ends, strict=True)):
-        yield Document(id=f"{split}-{number}", text=text[title.start() : end], source="wikitext-2", title=title[1], split=split)
+        yield Document(
+            id=f"{split}-{number}",
+            text=text[title.start() : end],
+            source="wikitext-2",
+            title=title[1],
+            split=split,
+        )
 
 
 def read_lambada() -> Iterator[Document]:
@@ -68,7 +83,12 @@ def read_stdlib() -> Iterator[Document]:
         if skipped.isdisjoint(relative.parts):
             content = file.read_bytes()
             if content.strip():
-                yield Document(id=str(relative), text=content.decode("utf-8", errors="replace"), source="stdlib", title=str(relative))
+                yield Document(
+                    id=str(relative),
+                    text=content.decode("utf-8", errors="replace"),
+                    source="stdlib",
+                    title=str(relative),
+                )
 
 
 def read_news() -> Iterator[Document]:
@@ -81,7 +101,9 @@ def documents_of_news(archive: Path) -> Iterator[Document]:
         for _, row in csv_records(stream, str(archive), ",", "text", Problems(strict=True)):
             if row["text"].strip():
                 text = row["text"].strip() + "\n"
-                yield Document(id=row["article_id"], text=text, source="news", title=row["title"].strip(), language="en")
+                yield Document(
+                    id=row["article_id"], text=text, source="news", title=row["title"].strip(), language="en"
+                )
 
 
 def read_reviews() -> Iterator[Document]:
@@ -98,7 +120,9 @@ def documents_of_reviews(file: Path) -> Iterator[Document]:
             text = re.sub(r"<br ?/?>", "\n", row["text"]).strip()
             if text:
                 title = f"{site.replace('_', ' ')} review {number}"
-                yield Document(id=f"{site}-{number}", text=text + "\n", source="reviews", title=title, language="en")
+                yield Document(
+                    id=f"{site}-{number}", text=text + "\n", source="reviews", title=title, language="en"
+                )
 
 
 def read_sotu() -> Iterator[Document]:
@@ -132,7 +156,10 @@ def _read_utf8(file: Path) -> str:
     return file.read_bytes().decode("utf-8")
 
 
-DUMPS = {"enwik8": "enwik8.gz", "wikipedia-2016": "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"}
+DUMPS = {
+    "enwik8": "enwik8.gz",
+    "wikipedia-2016": "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2",
+}
 """The Wikipedia dumps of the catalogue and their files."""
 
 

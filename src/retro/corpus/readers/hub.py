@@ -24,7 +24,9 @@ def read_hub(source: str, fields: FieldMap, problems: Problems) -> Iterator[Docu
         rows = datasets.load_dataset(name, config, split=split, streaming=True)
     except BROKEN as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"{source} could not be opened ({reason}); expected hf:OWNER/NAME/CONFIG@SPLIT of the hub") from None
+        raise DataError(
+            f"{source} could not be opened ({reason}); expected hf:OWNER/NAME/CONFIG@SPLIT of the hub"
+        ) from None
     return documents_of_rows(rows, source, name, fields, problems)
 
 
@@ -34,11 +36,15 @@ def parse_hub_name(source: str) -> tuple[str, str | None, str]:
     parts = path.split("/", 2)
     name, config = "/".join(parts[:2]).removeprefix("/"), parts[2] if len(parts) > 2 else None
     if not name or config == "":
-        raise DataError(f"{source!r} names no dataset; expected hf:OWNER/NAME, hf:OWNER/NAME/CONFIG or either with @SPLIT")
+        raise DataError(
+            f"{source!r} names no dataset; expected hf:OWNER/NAME, hf:OWNER/NAME/CONFIG or either with @SPLIT"
+        )
     return name, config, split or "train"
 
 
-def documents_of_rows(rows: Iterable[dict[str, Any]], where: str, source: str, fields: FieldMap, problems: Problems) -> Iterator[Document]:
+def documents_of_rows(
+    rows: Iterable[dict[str, Any]], where: str, source: str, fields: FieldMap, problems: Problems
+) -> Iterator[Document]:
     """One document a row. Rows come as they are asked for, so that a fault of a file or of the network may show anywhere; it is the end."""
     number = 0
     try:
@@ -47,4 +53,7 @@ def documents_of_rows(rows: Iterable[dict[str, Any]], where: str, source: str, f
             if document is not None:
                 yield document
     except BROKEN as error:
-        problems.add(f"{where} row {number + 1}", f"or one soon after it cannot be read ({error}); expected a whole dataset; run again")
+        problems.add(
+            f"{where} row {number + 1}",
+            f"or one soon after it cannot be read ({error}); expected a whole dataset; run again",
+        )

@@ -14,7 +14,14 @@ from retro.errors import DataError
 
 TEXT_SUFFIXES = {".txt", ".md", ".markdown", ".rst", ".py", ".text"}
 PACKINGS = (".gz", ".zst", ".bz2")
-FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "table", ".tsv": "table", ".parquet": "parquet", ".xml": "dump"}
+FORMATS = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "table",
+    ".tsv": "table",
+    ".parquet": "parquet",
+    ".xml": "dump",
+}
 HEAD = 64 * 1024
 
 Reader = Callable[[Path, str, str, FieldMap, Problems], Iterator[Document]]
@@ -31,7 +38,9 @@ def read_path(path: Path, fields: FieldMap, problems: Problems) -> Iterator[Docu
         files = files_of(path)
         if not files:
             known = ", ".join(sorted([*FORMATS.keys() - {".jsonl"}, *TEXT_SUFFIXES]))
-            raise DataError(f"{path} holds no .jsonl, .jsonl.gz or other file of a known format ({known}); expected at least one")
+            raise DataError(
+                f"{path} holds no .jsonl, .jsonl.gz or other file of a known format ({known}); expected at least one"
+            )
         for file in _unread(path, files):
             problems.add(str(file), "is of no known format; expected one in its name", harmless=True)
         for file in files:
@@ -50,7 +59,9 @@ def files_of(path: Path) -> list[Path]:
 def _unread(folder: Path, files: list[Path]) -> list[Path]:
     """What else there is but hidden files."""
     others = sorted({file for file in folder.rglob("*") if file.is_file()} - set(files))
-    return [file for file in others if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
+    return [
+        file for file in others if not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    ]
 
 
 def format_by_name(file: Path) -> str | None:
@@ -65,7 +76,10 @@ def format_by_name(file: Path) -> str | None:
 def format_by_content(file: Path) -> str | None:
     """The same from the first bytes, unpacked; `binary` where they are no text."""
     try:
-        with metered(), open_stream(file) as stream:  # a meter of its own: the file is read again from its beginning
+        with (
+            metered(),
+            open_stream(file) as stream,
+        ):  # a meter of its own: the file is read again from its beginning
             head = stream.read(HEAD)
     except BROKEN:
         return None
@@ -73,7 +87,9 @@ def format_by_content(file: Path) -> str | None:
         return "parquet"
     if b"\0" in head:
         return "binary"
-    if head.lstrip().startswith(b"<mediawiki") or (head.lstrip().startswith(b"<?xml") and b"<mediawiki" in head):
+    if head.lstrip().startswith(b"<mediawiki") or (
+        head.lstrip().startswith(b"<?xml") and b"<mediawiki" in head
+    ):
         return "dump"
     if head.lstrip().startswith((b"{", b"[")):
         return "jsonl" if _opens_with_an_object(head) else None if ".json" in file.suffixes else "text"
@@ -96,17 +112,23 @@ def _belongs(file: Path) -> bool:
     return found is not None and (found != "dump" or format_by_content(file) == "dump")
 
 
-def _read_file(file: Path, name: str, source: str, fields: FieldMap, problems: Problems) -> Iterator[Document]:
+def _read_file(
+    file: Path, name: str, source: str, fields: FieldMap, problems: Problems
+) -> Iterator[Document]:
     found = format_by_name(file)
     if found is None or (found == "text" and format_by_content(file) == "dump"):
         found = format_by_content(file)
     if found not in _READERS:
         known = ", ".join(sorted([*FORMATS, *TEXT_SUFFIXES]))
-        raise DataError(f"{file} is of no known format; expected UTF-8 text, JSON Lines, or one of {known}; convert it to JSON Lines")
+        raise DataError(
+            f"{file} is of no known format; expected UTF-8 text, JSON Lines, or one of {known}; convert it to JSON Lines"
+        )
     return _READERS[found](file, name, source, fields, problems)
 
 
-def _read_text(file: Path, name: str, source: str, _fields: FieldMap, problems: Problems) -> Iterator[Document]:
+def _read_text(
+    file: Path, name: str, source: str, _fields: FieldMap, problems: Problems
+) -> Iterator[Document]:
     """The whole file as one document."""
     try:
         with open_stream(file) as stream:
@@ -121,7 +143,9 @@ def _read_text(file: Path, name: str, source: str, _fields: FieldMap, problems: 
         problems.add(str(file), "is empty", harmless=True)
 
 
-def _read_dump(file: Path, _name: str, _source: str, _fields: FieldMap, problems: Problems) -> Iterator[Document]:
+def _read_dump(
+    file: Path, _name: str, _source: str, _fields: FieldMap, problems: Problems
+) -> Iterator[Document]:
     from retro.corpus.wikipedia import read_dump  # only a dump needs its parser
 
     return read_dump(file, problems)

@@ -56,14 +56,20 @@ def decode_utf8(content: bytes, where: str, problems: Problems) -> str | None:
 
 
 def not_utf8(content: bytes, position: int) -> str:
-    return f"is not UTF-8 (byte {position} is 0x{content[position]:02x}); expected UTF-8; convert or remove it"
+    return (
+        f"is not UTF-8 (byte {position} is 0x{content[position]:02x}); expected UTF-8; convert or remove it"
+    )
 
 
-def to_document(record: Any, where: str, fallback_id: str, source: str, fields: FieldMap, problems: Problems) -> Document | None:
+def to_document(
+    record: Any, where: str, fallback_id: str, source: str, fields: FieldMap, problems: Problems
+) -> Document | None:
     """The document of a record; nothing, and a problem, where it has no text or cannot be written as UTF-8."""
     text = record.get(fields.text) if isinstance(record, Mapping) else None
     if not isinstance(text, str) or not text.strip():
-        problems.add(where, f"has no text; expected an object with a string called {fields.text}{_hint(record)}")
+        problems.add(
+            where, f"has no text; expected an object with a string called {fields.text}{_hint(record)}"
+        )
         return None
     document = Document(
         id=_string(record.get(fields.id)) or fallback_id,
@@ -74,14 +80,20 @@ def to_document(record: Any, where: str, fallback_id: str, source: str, fields: 
     )
     for part in (document.text, document.id, document.source, document.title, document.language):
         if not _is_encodable(part):
-            problems.add(where, "holds half of a surrogate pair; expected whole characters; mend or remove it")
+            problems.add(
+                where, "holds half of a surrogate pair; expected whole characters; mend or remove it"
+            )
             return None
     return document
 
 
 def _hint(record: Any) -> str:
     """The fields that there are, where one of them may be the text under another name."""
-    names = [str(name) for name, value in record.items() if isinstance(value, str)] if isinstance(record, Mapping) else []
+    names = (
+        [str(name) for name, value in record.items() if isinstance(value, str)]
+        if isinstance(record, Mapping)
+        else []
+    )
     return f"; found {', '.join(names[:9])}; name the right one with --fields.text" if names else ""
 
 

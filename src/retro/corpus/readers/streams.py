@@ -66,7 +66,9 @@ def open_stream(path: Path) -> IO[bytes]:
     packing = packing_of(path)
     file = cast(IO[bytes], io.BufferedReader(_CountedFile(path), BUFFER_BYTES))
     if packing == "gz":
-        return cast(IO[bytes], io.BufferedReader(_Unpacked(file, cast(IO[bytes], gzip.GzipFile(fileobj=file)))))
+        return cast(
+            IO[bytes], io.BufferedReader(_Unpacked(file, cast(IO[bytes], gzip.GzipFile(fileobj=file))))
+        )
     if packing == "bz2":
         return cast(IO[bytes], io.BufferedReader(_Unpacked(file, cast(IO[bytes], bz2.BZ2File(file)))))
     if packing == "zst":
@@ -108,7 +110,9 @@ class _UnpackedZstd(_Unpacked):
 
     def __init__(self, file: IO[bytes]) -> None:
         decompressor = zstandard.ZstdDecompressor(max_window_size=LONGEST_WINDOW)
-        super().__init__(file, cast(IO[bytes], decompressor.stream_reader(file, read_across_frames=True, closefd=False)))
+        super().__init__(
+            file, cast(IO[bytes], decompressor.stream_reader(file, read_across_frames=True, closefd=False))
+        )
 
     def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
         size = super().readinto(buffer)

@@ -27,29 +27,43 @@ def read_csv(file: Path, name: str, source: str, fields: FieldMap, problems: Pro
     try:
         with open_stream(file) as stream:
             for number, record in csv_records(stream, str(file), delimiter, fields.text, problems):
-                document = to_document(record, f"{file} line {number}", f"{name}:{number}", source, fields, problems)
+                document = to_document(
+                    record, f"{file} line {number}", f"{name}:{number}", source, fields, problems
+                )
                 if document is not None:
                     yield document
     except BROKEN as error:
-        problems.add(f"{file} line {number + 1}", f"or one soon after it cannot be read ({error}); expected a whole file; fetch it again")
+        problems.add(
+            f"{file} line {number + 1}",
+            f"or one soon after it cannot be read ({error}); expected a whole file; fetch it again",
+        )
 
 
-def csv_records(stream: IO[bytes], where: str, delimiter: str, required: str, problems: Problems) -> Iterator[tuple[int, dict[str, str]]]:
+def csv_records(
+    stream: IO[bytes], where: str, delimiter: str, required: str, problems: Problems
+) -> Iterator[tuple[int, dict[str, str]]]:
     """The rows by column, each with the number of its first line.
 
     Bytes that are not UTF-8 pass the parser as lone surrogates, so that one bad row does not shift the quotes of the others.
     """
     csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD))
     with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
-        rows = csv.reader(lines, delimiter=delimiter, strict=True)  # a quote out of place is told, not guessed at
+        rows = csv.reader(
+            lines, delimiter=delimiter, strict=True
+        )  # a quote out of place is told, not guessed at
         try:
             header = next(rows, [])
         except csv.Error as error:
-            problems.add(f"{where} line 1", f"is no header of a table ({error}); expected the names of the columns")
+            problems.add(
+                f"{where} line 1", f"is no header of a table ({error}); expected the names of the columns"
+            )
             return
         if required not in header:
             found = ", ".join(header).encode(errors="replace").decode() or "nothing"
-            problems.add(f"{where} line 1", f"has no column {required} but {found}; expected it; name the right one with --fields.text")
+            problems.add(
+                f"{where} line 1",
+                f"has no column {required} but {found}; expected it; name the right one with --fields.text",
+            )
             return
         while True:
             number = rows.line_num + 1
@@ -58,7 +72,10 @@ def csv_records(stream: IO[bytes], where: str, delimiter: str, required: str, pr
             except StopIteration:
                 return
             except csv.Error as error:
-                problems.add(f"{where} line {number}", f"is no row of the table ({error}); expected {len(header)} columns")
+                problems.add(
+                    f"{where} line {number}",
+                    f"is no row of the table ({error}); expected {len(header)} columns",
+                )
                 continue
             fault = _fault_of(row, header)
             if fault:
@@ -84,7 +101,9 @@ def _has_bad_bytes(field: str) -> bool:
     return False
 
 
-def read_parquet(file: Path, name: str, source: str, fields: FieldMap, problems: Problems) -> Iterator[Document]:
+def read_parquet(
+    file: Path, name: str, source: str, fields: FieldMap, problems: Problems
+) -> Iterator[Document]:
     """One document a row, from one batch of a row group at a time; only the mapped columns are read."""
     try:
         arrow: Any = importlib.import_module("pyarrow")
@@ -110,7 +129,10 @@ def read_parquet(file: Path, name: str, source: str, fields: FieldMap, problems:
                     elif document := to_document(record, where, f"{name}:{number}", source, fields, problems):
                         yield document
     except (arrow.ArrowException, OSError) as error:
-        problems.add(f"{file} row {number + 1}", f"cannot be read ({error}); expected a whole Parquet file; fetch it again")
+        problems.add(
+            f"{file} row {number + 1}",
+            f"cannot be read ({error}); expected a whole Parquet file; fetch it again",
+        )
 
 
 def _rows(batch: Any) -> list[dict[str, Any] | None]:

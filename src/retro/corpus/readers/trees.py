@@ -23,7 +23,9 @@ Rules = list[tuple[Path, pathspec.GitIgnoreSpec]]
 def is_source_tree(path: Path) -> bool:
     """A checkout, or a folder with rules of its own; those that tools leave in hidden folders, as caches, do not make it one."""
     folders = (file.parent.relative_to(path) for file in path.rglob(IGNORE_FILE))
-    return (path / ".git").exists() or any(not any(part.startswith(".") for part in folder.parts) for folder in folders)
+    return (path / ".git").exists() or any(
+        not any(part.startswith(".") for part in folder.parts) for folder in folders
+    )
 
 
 def read_tree(root: Path, problems: Problems) -> Iterator[Document]:
@@ -37,7 +39,9 @@ def read_tree(root: Path, problems: Problems) -> Iterator[Document]:
             found = True
             yield Document(id=name, text=text, source=root.resolve().name, title=name)
     if not found:
-        raise DataError(f"{root} is a source tree without a text file of at most {MAX_BYTES:,} bytes; expected at least one")
+        raise DataError(
+            f"{root} is a source tree without a text file of at most {MAX_BYTES:,} bytes; expected at least one"
+        )
 
 
 def _content_of(file: Path, where: str, problems: Problems) -> bytes | None:
@@ -71,7 +75,18 @@ def _list_by_git(root: Path) -> set[str] | None:
     if git is None:
         return None
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    command = [git, "-c", "core.fsmonitor=false", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    command = [
+        git,
+        "-c",
+        "core.fsmonitor=false",
+        "-C",
+        str(root),
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
     done = subprocess.run(command, capture_output=True, env=environment, check=False)
     if done.returncode != 0:
         return None

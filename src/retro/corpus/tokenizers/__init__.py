@@ -1,0 +1,1 @@
+"""Tokenizers that lose nothing: one protocol, and the two libraries behind it."""

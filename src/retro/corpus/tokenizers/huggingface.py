@@ -1,0 +1,174 @@
+"""Hugging Face tokenizers behind the same protocol, where they lose nothing: byte-level BPE, or pieces with byte fallback.
+
+They are told to read their own special tokens in a text as plain text, and neither to normalise nor to put a space before it, so
+that what is decoded is what was encoded.
+"""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from retro.corpus.tokenizers.tokenizer import COMMAND, Tokenizer
+from retro.errors import DataError
+from retro.stages.files import file_checksum, make_fingerprint
+from retro.stages.stage import Artifact, Stage, run_stage
+
+MODEL_FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
+SPACE = "▁"
+BYTE = re.compile("<0x([0-9A-F]{2})>")
+PROBE = "A  probe,\twith\r\n\n  spaces, naïve ☕ ▁ 漢字 e\u0301 and <unk> </s> <|endoftext|>.\x00 "
+
+
+class HuggingFaceTokenizer(Tokenizer):
+    """The tokenizer of a folder with `tokenizer.json` and `tokenizer_config.json`.
+
+    A tokenizer without padding of its own, or that pads with its end token, gets one more id for it behind the vocabulary.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import tokenizers
+
+        document = json.loads((path / MODEL_FILE).read_text())
+        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(_without_changes_to_the_text(document)))
+        self._tokenizer.encode_special_tokens = True
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        config = json.loads((path / CONFIG_FILE).read_text()) if (path / CONFIG_FILE).exists() else {}
+        ids: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        end_id, pad_id = (ids.get(_content(config.get(name)), -1) for name in ("eos_token", "pad_token"))
+        if end_id < 0:
+            raise DataError(
+                f"{path} names no end token ({CONFIG_FILE}: eos_token); expected one that closes a document; add it to {CONFIG_FILE}"
+            )
+        token_bytes = _token_bytes(document, ids)
+        if pad_id < 0 or pad_id == end_id:
+            pad_id = len(token_bytes)
+            token_bytes.append(b"")
+        token_bytes[pad_id] = token_bytes[end_id] = b""
+        fingerprint = make_fingerprint("huggingface", file_checksum(path / MODEL_FILE), pad_id, end_id)
+        super().__init__(token_bytes, pad_id, end_id, fingerprint)
+        self.path = path
+        spelled = [ids.get(f"<0x{byte:02X}>", -1) for byte in SPACE.encode()]
+        self._space_mark = spelled if min(spelled) >= 0 else None
+        self.encode(PROBE)
+
+    def encode(self, text: str) -> list[int]:
+        parts = (
+            text.split(SPACE) if self._space_mark else [text]
+        )  # with byte fallback a real U+2581 is encoded by its bytes
+        tokens: list[int] = self._tokenizer.encode(parts[0], add_special_tokens=False).ids
+        for part in parts[1:]:
+            tokens += (self._space_mark or []) + self._tokenizer.encode(part, add_special_tokens=False).ids
+        if self.num_bytes(tokens) != len(text.encode()):
+            raise DataError(
+                f"the tokenizer {self.path} loses text: {text[:40]!r} comes back as {self.decode(tokens)[:40]!r}; expected byte-level BPE or "
+                "byte fallback, which give every text back; use another tokenizer or train one"
+            )
+        return tokens
+
+
+def copy_tokenizer(name: str, path: Path) -> Artifact:
+    """Put the tokenizer of a folder or a hub id into a finished folder of ours."""
+    folder = _folder_of(name)
+
+    def work(stage: Stage) -> None:
+        for file_name in (MODEL_FILE, CONFIG_FILE):
+            if (folder / file_name).exists():
+                with stage.write(file_name) as file:
+                    file.write((folder / file_name).read_bytes())
+        stage.counts["tokens"] = HuggingFaceTokenizer(stage.path).vocab_size
+
+    return run_stage(
+        path,
+        "tokenizer",
+        {"kind": "huggingface"},
+        {MODEL_FILE: file_checksum(folder / MODEL_FILE)},
+        work,
+        COMMAND,
+    )
+
+
+def _folder_of(name: str) -> Path:
+    folder = Path(name)
+    if not folder.exists():
+        import huggingface_hub
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+        try:
+            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[MODEL_FILE, CONFIG_FILE]))
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise DataError(
+                f"no tokenizer could be fetched for {name!r} ({reason}); expected a folder or a hub id"
+            ) from None
+    if not (folder / MODEL_FILE).exists():
+        raise DataError(
+            f"{name} has no {MODEL_FILE}; expected a folder or a hub id with a fast tokenizer; save it with save_pretrained"
+        )
+    return folder
+
+
+def _content(token: Any) -> str:
+    """A special token's text; configs give it plain or as an object."""
+    return (token.get("content") if isinstance(token, dict) else token) or ""
+
+
+def _without_changes_to_the_text(document: dict[str, Any]) -> dict[str, Any]:
+    """The same tokenizer without normalisation, but for the spelling of spaces, and without a space put before the text."""
+
+    def cleaned(part: Any) -> Any:
+        if isinstance(part, list):
+            return [cleaned(item) for item in part]
+        if not isinstance(part, dict):
+            return part
+        part = {key: cleaned(value) for key, value in part.items()}
+        part |= {
+            key: value
+            for key, value in (("add_prefix_space", False), ("prepend_scheme", "never"))
+            if key in part
+        }
+        return part
+
+    normalizer = document.get("normalizer") or {}
+    steps = normalizer.get("normalizers", [normalizer])
+    spelling = [step for step in steps if step.get("type") == "Replace" and step.get("content") == SPACE]
+    changed = {
+        "normalizer": spelling[0] if spelling else None,
+        "pre_tokenizer": cleaned(document.get("pre_tokenizer")),
+        "post_processor": None,
+    }
+    return {**document, **changed}
+
+
+def _token_bytes(document: dict[str, Any], ids: dict[str, int]) -> list[bytes]:
+    """The bytes of every id; special tokens and gaps have none, other added tokens stand for themselves."""
+    table: list[bytes] = [b""] * (max(ids.values()) + 1)
+    added = {token["content"]: not token["special"] for token in document.get("added_tokens", ())}
+    byte_level = "ByteLevel" in json.dumps([document.get("decoder"), document.get("pre_tokenizer")])
+    for piece, token in ids.items():
+        if piece in added:
+            table[token] = piece.encode() if added[piece] else b""
+        else:
+            table[token] = _byte_level(piece) if byte_level else _with_fallback(piece)
+    return table
+
+
+def _with_fallback(piece: str) -> bytes:
+    byte = BYTE.fullmatch(piece)
+    return bytes([int(byte[1], 16)]) if byte else piece.replace(SPACE, " ").encode()
+
+
+def _byte_level(piece: str) -> bytes:
+    return bytes(_bytes_by_character().get(character, 0x3F) for character in piece)
+
+
+@cache
+def _bytes_by_character() -> dict[str, int]:
+    """How byte-level BPE spells bytes: printable Latin-1 as itself, the others, in order, from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(0x100 + number): byte for number, byte in enumerate(others)
+    }

@@ -1,0 +1,105 @@
+"""SentencePiece tokenizers: trained on the corpus, with bytes for every character that has no token of its own."""
+
+import io
+import json
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+
+import sentencepiece
+
+from retro.corpus.tokenizers.tokenizer import COMMAND, Tokenizer
+from retro.errors import DataError
+from retro.stages.files import make_fingerprint
+from retro.stages.stage import Artifact, Stage, run_stage
+
+MODEL_FILE = "tokenizer.model"
+PAD_ID, UNKNOWN_ID, END_ID = 0, 1, 2
+SPACE = "▁"
+"""How SentencePiece writes a space; a real U+2581 in the text is encoded by its bytes."""
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model, given as its bytes."""
+
+    def __init__(self, model: bytes) -> None:
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        token_bytes = [self._bytes_of(token) for token in range(self._processor.vocab_size())]
+        super().__init__(token_bytes, PAD_ID, END_ID, make_fingerprint("sentencepiece", model.hex()))
+        self._space_mark = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
+
+    def _bytes_of(self, token: int) -> bytes:
+        if self._processor.is_control(token) or self._processor.is_unknown(token):
+            return b""
+        piece: str = self._processor.id_to_piece(token)
+        if self._processor.is_byte(token):
+            return bytes([int(piece[3:5], 16)])
+        return piece.replace(SPACE, " ").encode()
+
+    def encode(self, text: str) -> list[int]:
+        parts = text.split(SPACE)
+        tokens: list[int] = self._processor.encode(parts[0])
+        for part in parts[1:]:
+            tokens += self._space_mark + self._processor.encode(part)
+        return tokens
+
+
+def train_tokenizer(
+    texts: Iterable[str], path: Path, vocab_size: int, kind: str, inputs: dict[str, str]
+) -> Artifact:
+    """Train a tokenizer of the kind `bpe` or `unigram` on the texts; `inputs` are the fingerprints of where they come from."""
+
+    def work(stage: Stage) -> None:
+        model = train_model(texts, vocab_size, kind)
+        with stage.write(MODEL_FILE) as file:
+            file.write(model)
+        with stage.write("vocabulary.json") as file:
+            file.write(
+                json.dumps(
+                    [
+                        token.decode("utf-8", "backslashreplace")
+                        for token in SentencePieceTokenizer(model).token_bytes
+                    ]
+                ).encode()
+            )
+        stage.counts["tokens"] = vocab_size
+
+    return run_stage(path, "tokenizer", {"vocab_size": vocab_size, "kind": kind}, inputs, work, COMMAND)
+
+
+def train_model(texts: Iterable[str], vocab_size: int, kind: str = "bpe") -> bytes:
+    """The bytes of a SentencePiece model. The texts are cut into lines, as SentencePiece learns within lines."""
+    lines = (
+        line for text in texts for line in text.splitlines() if line.strip()
+    )  # streamed: SentencePiece keeps its own copy
+    first = next(lines, None)
+    if first is None:
+        raise DataError("the corpus holds no text to train a tokenizer on; expected at least one line")
+    output = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=chain([first], lines),
+            model_writer=output,
+            model_type=kind,
+            vocab_size=vocab_size,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            add_dummy_prefix=False,
+            remove_extra_whitespaces=False,
+            allow_whitespace_only_pieces=True,
+            user_defined_symbols=["\n", "\t"],
+            max_sentence_length=1 << 20,
+            hard_vocab_limit=True,
+            pad_id=PAD_ID,
+            unk_id=UNKNOWN_ID,
+            bos_id=-1,
+            eos_id=END_ID,
+            num_threads=2,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = str(error).strip().rpartition("] ")[2]
+        raise DataError(
+            f"a vocabulary of {vocab_size} cannot be learned from this text; {reason} Run again with another --vocab-size"
+        ) from None
+    return output.getvalue()

@@ -1,0 +1,70 @@
+"""Tokenizers that lose nothing: every UTF-8 text comes back byte for byte.
+
+Tokens are byte strings. Decoding joins them, so the length in bytes of any run of tokens is exact, and a character that is
+split across tokens is no special case. Which library cuts the text is the subclass's matter: `sentencepiece.py`, `huggingface.py`.
+"""
+
+import codecs
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from retro.errors import ArtifactError
+from retro.stages.stage import open_artifact
+
+COMMAND = "retro ingest SOURCE --out WORK"
+
+
+class Tokenizer(ABC):
+    """Text to token ids and back."""
+
+    def __init__(self, token_bytes: Sequence[bytes], pad_id: int, end_id: int, fingerprint: str) -> None:
+        self.token_bytes = token_bytes
+        self.pad_id, self.end_id = pad_id, end_id
+        """Padding, and what closes a document; no text is ever encoded with them."""
+        self.fingerprint = fingerprint
+        self.vocab_size = len(token_bytes)
+        self.dtype = np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
+        """The smallest numbers that hold every token."""
+        self.token_lengths = np.array([len(token) for token in token_bytes], dtype=np.int64)
+        """Bytes of every token; padding and the end of a document have none."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode_bytes(self, tokens: Iterable[int]) -> bytes:
+        return b"".join(self.token_bytes[token] for token in tokens)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of the tokens; bytes of a character that is cut off at either end become U+FFFD."""
+        return self.decode_bytes(tokens).decode("utf-8", errors="replace")
+
+    def pieces(self, tokens: Iterable[int]) -> list[str]:
+        """A text for each token, which joined are the text of all; a character across tokens belongs to the one that ends it."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        texts = [decoder.decode(self.token_bytes[token]) for token in tokens]
+        if texts:
+            texts[-1] += decoder.decode(b"", final=True)
+        return texts
+
+    def num_bytes(self, tokens: Sequence[int] | np.ndarray) -> int:
+        return int(self.token_lengths[np.asarray(tokens, dtype=np.int64)].sum())
+
+    def expect(self, fingerprint: str, what: str, command: str) -> None:
+        """Refuse something that was made with another tokenizer."""
+        if fingerprint != self.fingerprint:
+            raise ArtifactError(
+                f"{what} was made with tokenizer {fingerprint}; expected {self.fingerprint}; run: {command}"
+            )
+
+    @staticmethod
+    def open(path: str | Path) -> "Tokenizer":
+        """The tokenizer of a finished folder, of either kind."""
+        from retro.corpus.tokenizers import huggingface, sentencepiece
+
+        artifact = open_artifact(Path(path), "tokenizer", COMMAND)
+        if artifact.file(huggingface.MODEL_FILE).exists():
+            return huggingface.HuggingFaceTokenizer(artifact.path)
+        return sentencepiece.SentencePieceTokenizer(artifact.file(sentencepiece.MODEL_FILE).read_bytes())

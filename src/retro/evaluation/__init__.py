@@ -1,1 +1,0 @@
-"""Scores that can be trusted: bits per byte, leakage, and the report that shows them."""

@@ -1,0 +1,1 @@
+"""Retrieval for a model that is there already."""

@@ -1,0 +1,1 @@
+"""The datastore: segments of chunks under a ledger with versions."""

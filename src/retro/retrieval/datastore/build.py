@@ -1,0 +1,113 @@
+"""Building a datastore from token stores, segment by segment, in a folder that gets its name when it is finished."""
+
+import shutil
+from collections.abc import Sequence
+from functools import partial as bound
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from retro.config import DatastoreConfig
+from retro.config_json import to_dict
+from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.corpus.tokens import TokenStore
+from retro.errors import ArtifactError, ConfigError, DataError
+from retro.retrieval.chunks import ChunkTable
+from retro.retrieval.datastore.datastore import FORMAT, TOKENIZER, Datastore
+from retro.retrieval.datastore.ledger import FILE, Ledger
+from retro.retrieval.datastore.writer import Writer, in_parts, pieces_of
+from retro.retrieval.embedder.embedder import Embedder, embed_shards, open_embedder
+from retro.stages.executor import Executor, LocalExecutor
+from retro.stages.files import flush_folder, locked
+from retro.stages.progress import Progress, from_offset
+
+
+def build_datastore(
+    stores: Sequence[TokenStore],
+    tokenizer_path: Path,
+    path: Path,
+    config: DatastoreConfig,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+) -> Datastore:
+    """Embed and index every chunk of the token stores. Interrupted, it goes on at the last finished shard of keys.
+
+    A finished datastore of the same settings and tokens is opened, whatever was added or deleted since.
+    """
+    if not stores:
+        raise ConfigError("no token store was named; expected at least one")
+    tokenizer, embedder = (
+        Tokenizer.open(tokenizer_path),
+        open_embedder(config.encoder, config.encoder_precision),
+    )
+    for store in stores:
+        tokenizer.expect(store.tokenizer_fingerprint, str(store.artifact.path), "retro ingest")
+    facts = {
+        "format": FORMAT,
+        "config": to_dict(config),
+        "tokenizer": tokenizer.fingerprint,
+        "encoder": embedder.fingerprint,
+        "built from": [store.fingerprint for store in stores],
+    }
+    if not path.exists():
+        partial = path.with_name(path.name + ".partial")
+        partial.mkdir(parents=True, exist_ok=True)
+        with locked(partial):
+            _create(partial, facts, tokenizer_path)
+        _fill(partial, stores, embedder, progress, executor or LocalExecutor(1))
+        partial.replace(path)
+        flush_folder(path.parent, deep=False)
+    datastore = Datastore.open(path)
+    _expect_same(datastore.ledger, facts, path)
+    datastore.use(embedder)
+    return datastore
+
+
+def _create(partial: Path, facts: dict[str, Any], tokenizer_path: Path) -> None:
+    ledger = Ledger(partial / FILE, create=True)
+    if ledger.fact("format") is None:
+        shutil.copytree(tokenizer_path, partial / TOKENIZER, dirs_exist_ok=True)
+        with ledger.transaction():
+            for name, value in facts.items():
+                ledger.set_fact(name, value)
+    _expect_same(ledger, facts, partial)
+    ledger.close()
+
+
+def _fill(
+    partial: Path,
+    stores: Sequence[TokenStore],
+    embedder: Embedder,
+    progress: Progress | None,
+    executor: Executor,
+) -> None:
+    """Add the documents that are not there yet; each segment is committed for itself."""
+    datastore = Datastore(partial)
+    datastore.use(embedder)
+    total = sum(len(ChunkTable(store, datastore.chunk_len)) for store in stores)
+    with Writer(datastore, bound(embed_shards, executor, embedder)) as writer:
+        pieces = islice(
+            chain.from_iterable(pieces_of(store) for store in stores),
+            datastore.snapshot().num_documents,
+            None,
+        )
+        for part in in_parts(pieces, datastore.config.segment_chunks, datastore.chunk_len):
+            before = datastore.snapshot().num_chunks()
+            writer.add_pieces(part, "build", _from(before, total, progress))
+    if not len(datastore):
+        raise DataError(
+            f"{stores[0].artifact.path} holds no chunk with text; expected at least one; ingest more text"
+        )
+    datastore.close()
+
+
+def _from(before: int, total: int, progress: Progress | None) -> Progress | None:
+    return from_offset(progress, before, total) if progress else None
+
+
+def _expect_same(ledger: Ledger, facts: dict[str, Any], path: Path) -> None:
+    changed = [name for name, value in facts.items() if ledger.fact(name) != value]
+    if changed:
+        raise ArtifactError(
+            f"{path} was made with other settings or inputs ({', '.join(changed)} differ); name another folder, or remove it and run: retro build"
+        )

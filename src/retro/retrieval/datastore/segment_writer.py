@@ -1,0 +1,252 @@
+"""Writing a segment: tokens, then keys shard by shard, then the index. What is interrupted goes on at the last finished shard."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retro.config import DatastoreConfig
+from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.retrieval.chunks import short_hash
+from retro.retrieval.datastore.ledger import SegmentRow
+from retro.retrieval.datastore.segment import (
+    DOCUMENT,
+    DOCUMENTS,
+    INDEX,
+    KEYS,
+    ROWS,
+    TOKENS,
+    ChunkTokens,
+    chunks_of,
+)
+from retro.retrieval.index.dense import DenseIndex
+from retro.retrieval.index.index import Entries, make_index
+from retro.retrieval.index.tuning import tune
+from retro.stages.files import atomic_write, file_checksum, flush_folder, write_json
+from retro.stages.progress import Progress
+
+SHARD = 2048
+"""Chunks embedded between two saves."""
+PLAN, SHARDS = "plan.json", "shards"
+EmbedShards = Callable[[Iterable[list[str]]], Iterator[np.ndarray]]
+"""Keys of each list of texts, in order."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A document on its way into a segment: its row of the catalogue, and its tokens, the end token with them."""
+
+    row: dict[str, Any]
+    tokens: np.ndarray
+
+
+@dataclass
+class Numbering:
+    """The numbers that the next document, chunk and segment get; none is ever given twice."""
+
+    document: int = 0
+    chunk: int = 0
+    segment: int = 0
+
+
+@dataclass(frozen=True)
+class Written:
+    """A finished segment and the catalogue's rows of its documents."""
+
+    segment: SegmentRow
+    rows: list[dict[str, Any]]
+
+
+def write_segment(
+    folder: Path,
+    pieces: Iterable[Piece],
+    numbering: Numbering,
+    config: DatastoreConfig,
+    tokenizer: Tokenizer,
+    embed: EmbedShards,
+    progress: Progress | None = None,
+) -> Written:
+    """Write the pieces as the next segment below `folder`, and move the numbering on."""
+    name, partial = _begin(folder, numbering)
+    rows, documents = _write_documents(partial, pieces, numbering, config, tokenizer.dtype)
+    if _changed(partial):
+        shutil.rmtree(partial / SHARDS, ignore_errors=True)
+    texts = _texts(partial, documents, config, tokenizer)
+    total = int(chunks_of(documents, config.chunk_len).sum())
+    _write_keys(partial, _embedded(partial, texts, total, embed, progress))
+    return _finish(partial, folder / name, rows, documents, config, tokenizer)
+
+
+def copy_segment(
+    folder: Path,
+    pieces: Iterable[Piece],
+    kept: Iterable[tuple[np.ndarray, np.ndarray]],
+    numbering: Numbering,
+    config: DatastoreConfig,
+    tokenizer: Tokenizer,
+) -> Written:
+    """Write pieces whose rows carry their numbers already, with the keys and the chunk rows that they have: nothing is embedded."""
+    name, partial = _begin(folder, numbering)
+    rows, documents = _write_documents(partial, pieces, None, config, tokenizer.dtype)
+    _write_keys(partial, kept)
+    return _finish(partial, folder / name, rows, documents, config, tokenizer)
+
+
+def _begin(folder: Path, numbering: Numbering) -> tuple[str, Path]:
+    name = f"{numbering.segment:06d}"
+    numbering.segment += 1
+    partial = folder / f"{name}.partial"
+    partial.mkdir(parents=True, exist_ok=True)
+    return name, partial
+
+
+def _write_documents(
+    partial: Path,
+    pieces: Iterable[Piece],
+    numbering: Numbering | None,
+    config: DatastoreConfig,
+    dtype: np.dtype,
+) -> tuple[list[dict[str, Any]], np.ndarray]:
+    rows, table, end = [], [], 0
+    with atomic_write(partial / TOKENS) as file:
+        for piece in pieces:
+            file.write(np.asarray(piece.tokens, dtype=dtype).tobytes())
+            start, end = end, end + len(piece.tokens)
+            row = dict(piece.row)
+            if numbering is not None:
+                row |= {
+                    "number": numbering.document,
+                    "first_chunk": numbering.chunk,
+                    "num_chunks": -(-len(piece.tokens) // config.chunk_len),
+                }
+                numbering.document, numbering.chunk = (
+                    numbering.document + 1,
+                    numbering.chunk + row["num_chunks"],
+                )
+            rows.append(row)
+            table.append((row["number"], row["first_chunk"], start, end, short_hash(row["content_hash"])))
+    documents = np.array(table, dtype=DOCUMENT)
+    with atomic_write(partial / DOCUMENTS) as file:
+        np.save(file, documents)
+    return rows, documents
+
+
+def _changed(partial: Path) -> bool:
+    """Whether shards that an interrupted run left behind belong to other text."""
+    plan = {"tokens": file_checksum(partial / TOKENS), "documents": file_checksum(partial / DOCUMENTS)}
+    before = json.loads((partial / PLAN).read_text()) if (partial / PLAN).exists() else None
+    write_json(partial / PLAN, plan)
+    return plan != before
+
+
+def _texts(
+    partial: Path, documents: np.ndarray, config: DatastoreConfig, tokenizer: Tokenizer
+) -> Iterator[tuple[np.ndarray, list[str]]]:
+    """The chunks of each shard that have text, and their texts."""
+    tokens = np.memmap(partial / TOKENS, dtype=tokenizer.dtype, mode="r")
+    total = int(chunks_of(documents, config.chunk_len).sum())
+    every = ChunkTokens(tokens, documents, np.arange(total), config.chunk_len)
+    for start in range(0, total, SHARD):
+        numbers = range(start, min(start + SHARD, total))
+        texts = [tokenizer.decode(every[number].tolist()) for number in numbers]
+        kept = [number for number, text in zip(numbers, texts, strict=True) if text.strip()]
+        yield np.array(kept, dtype=np.int32), [text for text in texts if text.strip()]
+
+
+def _embedded(
+    partial: Path,
+    shards: Iterable[tuple[np.ndarray, list[str]]],
+    total: int,
+    embed: EmbedShards,
+    progress: Progress | None,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows and keys of every shard; a shard that was embedded before is read."""
+    (partial / SHARDS).mkdir(exist_ok=True)
+    waiting: list[tuple[int, np.ndarray]] = []
+    done: list[tuple[int, np.ndarray]] = []
+
+    def missing() -> Iterator[list[str]]:
+        for number, (rows, texts) in enumerate(shards):
+            if (partial / SHARDS / f"{number:06d}.npy").exists():
+                done.append((number, rows))
+            else:
+                waiting.append((number, rows))
+                yield texts
+
+    for keys in embed(missing()):
+        number, rows = waiting.pop(0)
+        with atomic_write(partial / SHARDS / f"{number:06d}.npy") as file:
+            np.save(file, keys.astype(np.float16))
+        done.append((number, rows))
+        if progress:
+            progress(min(len(done) * SHARD, total), total)
+    for number, rows in sorted(done, key=lambda pair: pair[0]):
+        yield rows, np.load(partial / SHARDS / f"{number:06d}.npy")
+
+
+def _write_keys(partial: Path, shards: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Join the shards into one file of keys, through a raw one as their number is known only at the end."""
+    rows: list[np.ndarray] = []
+    width, raw = 0, partial / "keys.raw"
+    with raw.open("wb") as file:
+        for shard_rows, keys in shards:
+            rows.append(shard_rows)
+            width = keys.shape[1]
+            file.write(np.ascontiguousarray(keys, dtype=np.float16).tobytes())
+    joined = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
+    header = {"descr": "<f2", "fortran_order": False, "shape": (len(joined), width)}
+    with atomic_write(partial / KEYS) as file, raw.open("rb") as source:
+        np.lib.format.write_array_header_2_0(file, header)
+        shutil.copyfileobj(source, file, 1 << 24)
+    raw.unlink()
+    with atomic_write(partial / ROWS) as file:
+        np.save(file, joined.astype(np.int32))
+
+
+def _finish(
+    partial: Path,
+    path: Path,
+    rows: list[dict[str, Any]],
+    documents: np.ndarray,
+    config: DatastoreConfig,
+    tokenizer: Tokenizer,
+) -> Written:
+    """Build the index, drop what was needed on the way, and give the folder its name."""
+    keys = np.load(partial / KEYS, mmap_mode="r")
+    key_rows = np.load(partial / ROWS)
+    tokens = ChunkTokens(
+        np.memmap(partial / TOKENS, dtype=tokenizer.dtype, mode="r"), documents, key_rows, config.chunk_len
+    )
+    index = make_index(config.index, keys.shape[1], len(keys), config.exact_below)
+    index.add(Entries(keys, tokens))
+    dense = getattr(index, "dense", index)
+    measured = (
+        asdict(tune(dense, config.target_recall)) if isinstance(dense, DenseIndex) and len(keys) else {}
+    )
+    shutil.rmtree(partial / INDEX, ignore_errors=True)
+    index.save(partial / INDEX)
+    shutil.rmtree(partial / SHARDS, ignore_errors=True)
+    (partial / PLAN).unlink(missing_ok=True)
+    num_chunks = int(chunks_of(documents, config.chunk_len).sum())
+    report = {
+        "documents": len(documents),
+        "tokens": int(documents["end"][-1]),
+        "chunks": num_chunks,
+        "keys": len(keys),
+        "empty_chunks": num_chunks - len(keys),
+        "width": int(keys.shape[1]),
+        "index": {**measured, "kind": index.kind},
+    }
+    files = {
+        str(file.relative_to(partial)): file_checksum(file)
+        for file in sorted(partial.rglob("*"))
+        if file.is_file()
+    }
+    flush_folder(partial)
+    partial.replace(path)
+    flush_folder(path.parent, deep=False)
+    return Written(SegmentRow(path.name, files, report), rows)

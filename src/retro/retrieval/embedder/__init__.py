@@ -1,0 +1,1 @@
+"""Embedders: what makes keys and queries."""

@@ -1,0 +1,133 @@
+"""BERT-like encoders: keys are mean-pooled last hidden states.
+
+Nearly all the time goes into the linear layers, so what helps is less padding (batches by length), activations that stay in the
+cache and in memory that is already mapped (small batches), and weights laid out beforehand for oneDNN's kernels. All of it is float32 and
+exact but for the order of the sums, unless bfloat16 products are asked for; `benchmarks/embedding.py` shows what each brings.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from retro.errors import DataError
+from retro.machine import product_dtype
+from retro.stages.files import make_fingerprint
+from retro.stages.progress import Progress
+
+MAX_WORD_PIECES = 256
+TOKENS_PER_BATCH = 1024
+
+
+class BertEmbedder:
+    """Mean of the last hidden states over a text's real word pieces, the special ones included; a text without any has a key of zeros."""
+
+    def __init__(self, name: str, where: str, precision: str = "float32") -> None:
+        import transformers
+        from safetensors import SafetensorError
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()  # loading takes a moment; the bar that matters is the caller's
+        try:
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(where)
+            model = transformers.AutoModel.from_pretrained(where, dtype=torch.float32).eval()
+        except (OSError, ValueError, SafetensorError) as error:
+            reason = str(error).splitlines()[0]
+            raise DataError(
+                f"no encoder could be loaded from {name!r} ({reason}); expected a catalogue name, a folder or a hub id; run: retro fetch minilm"
+            ) from None
+        self._model = model.get_encoder() if model.config.is_encoder_decoder else model
+        self._max_len = min(
+            MAX_WORD_PIECES,
+            self._tokenizer.model_max_length,
+            getattr(model.config, "max_position_embeddings", None) or MAX_WORD_PIECES,
+        )
+        self.name = name
+        self.fingerprint = make_fingerprint(
+            "mean-pooled", self._max_len, self._tokenizer.get_vocab(), weights_digest(self._model)
+        )
+        self.precision, self._dtype = precision, product_dtype(precision, torch.device("cpu"))
+        if self._dtype == torch.float32:
+            pack_linear_layers(self._model)
+        try:
+            self.width = self._pool([[0]]).shape[1]
+        except (AttributeError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{name!r} is a {model.config.model_type!r} model that does not read text alone ({str(error).splitlines()[0]}); "
+                "expected a BERT-like encoder; run: retro fetch minilm"
+            ) from None
+
+    def embed(self, texts: Sequence[str], progress: Progress | None = None) -> np.ndarray:
+        """One key a text. Texts of like length are batched together; the result has the order of the input."""
+        pieces = (
+            self._tokenizer(list(texts), truncation=True, max_length=self._max_len)["input_ids"]
+            if texts
+            else []
+        )
+        keys = np.zeros((len(texts), self.width), dtype=np.float32)
+        done = 0
+        for batch in batches_by_length([len(ids) for ids in pieces], TOKENS_PER_BATCH):
+            keys[batch] = self._pool([pieces[index] for index in batch])
+            done += len(batch)
+            if progress:
+                progress(done, len(texts))
+        return keys
+
+    @torch.inference_mode()
+    def _pool(self, pieces: Sequence[Sequence[int]]) -> np.ndarray:
+        ids = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in pieces], batch_first=True)
+        mask = torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in pieces])[:, None]
+        with torch.autocast("cpu", self._dtype, enabled=self._dtype != torch.float32):
+            hidden = self._model(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
+        weights = mask[..., None].to(hidden.dtype)
+        pooled: np.ndarray = ((hidden * weights).sum(1) / weights.sum(1)).numpy()
+        return pooled
+
+
+def weights_digest(model: nn.Module) -> str:
+    """Every bit of every weight, so that a fine-tuned encoder is not taken for its origin."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(weight.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def batches_by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Indices grouped by length, longest first, so that a batch padded to its longest holds at most `budget` tokens.
+
+    What has no length is in no batch.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(np.flatnonzero(lengths).tolist(), key=lambda index: (-lengths[index], index)):
+        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= budget:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+class PackedLinear(nn.Module):
+    """A linear layer for inference whose weight lies in the blocks that oneDNN's matrix product reads."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), TOKENS_PER_BATCH)
+        self.bias = None if layer.bias is None else layer.bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return product
+
+
+@torch.inference_mode()
+def pack_linear_layers(model: nn.Module) -> None:
+    """Exchange a model's linear layers for packed ones; where torch comes without oneDNN they stay."""
+    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")):
+        return
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear:  # a subclass may read its weight in other ways
+                setattr(module, name, PackedLinear(child))

@@ -1,0 +1,119 @@
+"""BM25 over the chunks' token ids (extra `bm25`): chunks that share rare tokens are near."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retro.errors import ConfigError, MissingExtraError
+from retro.retrieval.index.index import Entries, Found, Removals, save_description
+
+VOCABULARY = "vocabulary.npy"
+
+
+class Bm25Index:
+    """Lucene's BM25 (k1 1.5, b 0.75). A distance is the negative score; a chunk without a token in common is no neighbour.
+
+    Frequencies are those of the segment, so that scores of different segments are comparable as far as their texts are alike.
+    """
+
+    kind = "bm25"
+
+    def __init__(self) -> None:
+        self.removals = Removals()
+        self._tokens: list[np.ndarray] = []
+        self._vocabulary = np.zeros(0, dtype=np.int64)
+        self._library: Any = None
+
+    def __len__(self) -> int:
+        return len(self.removals.mask)
+
+    def add(self, entries: Entries) -> None:
+        """Index the chunks in one piece, as bm25s has it: another `add` builds the index anew."""
+        if len(self._tokens) < len(self):
+            raise ConfigError(
+                "a BM25 index that was opened takes no more chunks; expected a new index for them; run: retro db compact"
+            )
+        added = [np.asarray(tokens, dtype=np.int64) for tokens in entries.tokens]
+        self._tokens += added
+        self.removals.extend(len(added))
+        self._library = bm25s_library().BM25(method="lucene", backend="numpy")
+        if sum(map(len, self._tokens)):
+            self._vocabulary, numbers = np.unique(np.concatenate(self._tokens), return_inverse=True)
+            ends = np.cumsum([len(tokens) for tokens in self._tokens])[:-1]
+            chunks = [part.tolist() for part in np.split(numbers, ends)]
+            vocabulary = {str(number): number for number in range(len(self._vocabulary))}
+            self._library.index((chunks, vocabulary), create_empty_token=False, show_progress=False)
+
+    def remove(self, rows: np.ndarray) -> None:
+        self.removals.mask[rows] = True
+
+    def search(self, entries: Entries, k: int, allowed: np.ndarray | None = None) -> Found:
+        allowed = self.removals.within(allowed)
+        distances = np.full((len(entries.tokens), k), np.inf, dtype=np.float32)
+        rows = np.full((len(entries.tokens), k), -1, dtype=np.int64)
+        for number, tokens in enumerate(entries.tokens):
+            known = self._known(tokens)
+            if len(known) and k:
+                best, scores = highest(self._library.get_scores_from_ids(known, weight_mask=allowed), k)
+                distances[number, : len(best)], rows[number, : len(best)] = -scores, best
+        return distances, rows
+
+    def scores_of(self, tokens: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The scores of a few rows, looked up in each token's sorted list of chunks instead of computed for all."""
+        scores = np.zeros(len(rows), dtype=np.float32)
+        for token in self._known(tokens):
+            postings = self._library.scores
+            part = slice(postings["indptr"][token], postings["indptr"][token + 1])
+            chunks = postings["indices"][part]
+            places = np.minimum(np.searchsorted(chunks, rows), len(chunks) - 1)
+            scores += np.where(chunks[places] == rows, postings["data"][part][places], 0)
+        return scores
+
+    def _known(self, tokens: np.ndarray) -> np.ndarray:
+        """The tokens that the index has seen, as its own numbers."""
+        tokens = np.asarray(tokens, dtype=np.int64)
+        places = np.searchsorted(self._vocabulary, tokens)
+        seen = np.flatnonzero(places < len(self._vocabulary))
+        return places[seen][self._vocabulary[places[seen]] == tokens[seen]]
+
+    def save(self, folder: Path) -> None:
+        save_description(folder, kind=self.kind, num_keys=len(self))
+        self.removals.save(folder)
+        np.save(folder / VOCABULARY, self._vocabulary)
+        if len(self._vocabulary):
+            self._library.vocab_dict = {}  # ours is sorted and numeric; theirs would be a second copy
+            self._library.save(folder, show_progress=False)
+
+    def restore(self, folder: Path, keys: np.ndarray, description: dict[str, Any]) -> None:
+        self.removals = Removals.open(folder, len(keys))
+        self._vocabulary = np.load(folder / VOCABULARY)
+        if len(self._vocabulary):
+            self._library = bm25s_library().BM25.load(
+                folder, mmap=True, load_vocab=False, show_progress=False
+            )
+            postings = self._library.scores
+            if (
+                len(postings["indptr"]) != len(self._vocabulary) + 1
+                or len(postings["data"]) != postings["indptr"][-1]
+            ):
+                raise ValueError("its postings do not fit its vocabulary")
+
+
+def highest(scores: np.ndarray, k: int) -> Found:
+    """Rows and scores of the k highest scores above zero, equals by row."""
+    if k < len(scores):
+        limit = max(np.partition(scores, -k)[-k], np.finfo(scores.dtype).tiny)
+        rows = np.flatnonzero(scores >= limit)
+    else:
+        rows = np.flatnonzero(scores > 0)
+    rows = rows[np.lexsort((rows, -scores[rows]))][:k]
+    return rows, scores[rows]
+
+
+def bm25s_library() -> Any:
+    try:
+        import bm25s
+    except ImportError:
+        raise MissingExtraError("bm25s", "bm25") from None
+    return bm25s

@@ -1,0 +1,181 @@
+"""Search by key: exact search over float16 keys, and what every dense index has in common."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+
+from retro.retrieval.index.index import Entries, Found, Removals, save_description
+
+BLOCK = 16_384
+"""Keys that are float32 at one time."""
+SCRATCH = 1 << 20
+"""Numbers held at a time while distances are computed."""
+SLACK = 16
+"""How many more than k a quick estimate must find, so that its rounding cannot push out a true one."""
+FEW_QUERIES = 20
+FEW_ALLOWED = 0.1
+"""Below this part of the rows, looking at the allowed ones is surer and cheaper than an approximate index."""
+
+
+class DenseIndex:
+    """Exact search by squared L2 distance. Approximate indexes derive from it and only propose candidates.
+
+    Distances are always computed from the float16 keys by the same float32 arithmetic, so that those of different indexes and
+    segments are equal, comparable and mergeable.
+    """
+
+    kind = "exact"
+    effort = 0
+    """How hard an approximate index searches; `tuning.tune` chooses it."""
+
+    def __init__(self, width: int) -> None:
+        self.keys = np.zeros((0, width), dtype=np.float16)
+        self.removals = Removals()
+        self.report: dict[str, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def add(self, entries: Entries) -> None:
+        """The first keys are kept as they come, so that a memory map stays one."""
+        added = np.ascontiguousarray(entries.keys, dtype=np.float16)
+        self.keys = np.concatenate([self.keys, added]) if len(self) else added
+        self.removals.extend(len(added))
+
+    def remove(self, rows: np.ndarray) -> None:
+        self.removals.mask[rows] = True
+
+    def efforts(self) -> list[int]:
+        """What `effort` may be, cheapest first; nothing where search is exact."""
+        return []
+
+    def search(self, entries: Entries, k: int, allowed: np.ndarray | None = None) -> Found:
+        queries = np.ascontiguousarray(entries.keys, dtype=np.float32)
+        allowed = self.removals.within(allowed)
+        num_allowed = len(self) if allowed is None else int(np.count_nonzero(allowed))
+        distances = np.full((len(queries), k), np.inf, dtype=np.float32)
+        rows = np.full((len(queries), k), -1, dtype=np.int64)
+        reach = min(k, num_allowed)
+        if reach and len(queries):
+            distances[:, :reach], rows[:, :reach] = self._search(
+                queries, reach, allowed, num_allowed / len(self)
+            )
+        return distances, rows
+
+    def _search(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> Found:
+        if not self.efforts() or share < FEW_ALLOWED:
+            return nearest(self.keys, queries, k, allowed)
+        distances, rows = self._found(queries, k, allowed, share)
+        short = np.flatnonzero(rows[:, -1] < 0)
+        if len(short):
+            distances[short], rows[short] = nearest(self.keys, queries[short], k, allowed)
+        return distances, rows
+
+    def _found(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> Found:
+        """What the approximate index finds, with true distances, equals by row."""
+        return rank(self.keys, queries, self._candidates(queries, k, allowed, share), k)
+
+    def _candidates(
+        self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float
+    ) -> np.ndarray:
+        """At least k allowed rows for each query, in any order; −1 where none was found. `share` of the rows is allowed."""
+        raise NotImplementedError
+
+    def save(self, folder: Path) -> None:
+        save_description(
+            folder,
+            kind=self.kind,
+            num_keys=len(self),
+            effort=self.effort,
+            report=self.report,
+            approximate=bool(self.efforts()),
+        )
+        self.removals.save(folder)
+
+    def restore(self, folder: Path, keys: np.ndarray, description: dict[str, Any]) -> None:
+        self.keys = np.ascontiguousarray(keys, dtype=np.float16)
+        self.removals = Removals.open(folder, len(keys))
+        self.effort, self.report = description["effort"], description["report"]
+
+
+def rank(keys: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int) -> Found:
+    """The k nearest of each query's own candidate rows, equals by row."""
+    distances = np.empty(rows.shape, dtype=np.float32)
+    step = max(1, SCRATCH // (rows.shape[1] * keys.shape[1]))
+    for start in range(0, len(queries), step):
+        part = slice(start, start + step)
+        difference = keys[rows[part]].astype(np.float32)
+        difference -= queries[part, None]
+        np.einsum("nkd,nkd->nk", difference, difference, out=distances[part])
+    distances[rows < 0] = np.inf
+    order = np.lexsort((rows, distances), axis=-1)[:, :k]
+    return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
+
+
+def by_row(distances: np.ndarray, rows: np.ndarray) -> Found:
+    """The same, sorted by distance and, among equals, by row."""
+    order = np.lexsort((rows, distances), axis=-1)
+    return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
+
+
+def nearest(keys: np.ndarray, queries: np.ndarray, k: int, allowed: np.ndarray | None) -> Found:
+    """Exactly the k nearest allowed rows, of which there are at least k.
+
+    A quick estimate proposes a few more than k. Where it cannot exclude that a row it left out is as near as the k-th, as among
+    many equal keys, it is asked for more.
+    """
+    total = len(keys) if allowed is None else int(np.count_nonzero(allowed))
+    distances, rows = (
+        np.empty((len(queries), k), dtype=np.float32),
+        np.empty((len(queries), k), dtype=np.int64),
+    )
+    open_queries, reach = np.arange(len(queries)), min(k + SLACK, total)
+    estimate: Callable[..., Found] = (
+        estimate_in_blocks if len(queries) >= FEW_QUERIES else estimate_one_by_one
+    )
+    while len(open_queries):
+        asked = queries[open_queries]
+        estimates, candidates = estimate(keys, asked, reach, allowed)
+        distances[open_queries], rows[open_queries] = rank(keys, asked, candidates, k)
+        last = estimates[:, -1]
+        rounding = 1e-5 * (last + np.einsum("nd,nd->n", asked, asked))
+        doubtful = (distances[open_queries, -1] >= last - rounding) & (reach < total)
+        open_queries, reach = open_queries[doubtful], min(8 * reach, total)
+    return distances, rows
+
+
+def estimate_in_blocks(keys: np.ndarray, queries: np.ndarray, k: int, allowed: np.ndarray | None) -> Found:
+    """Matrix products of the queries with one block of keys after another."""
+    allowed_rows = np.arange(len(keys)) if allowed is None else np.flatnonzero(allowed)
+    best = (np.zeros((len(queries), 0), dtype=np.float32), np.zeros((len(queries), 0), dtype=np.int64))
+    for start in range(0, len(allowed_rows), BLOCK):
+        block = allowed_rows[start : start + BLOCK]
+        part = keys[start : start + BLOCK] if allowed is None else keys[block]
+        distances, found = faiss.knn(queries, part.astype(np.float32), min(k, len(block)))
+        distances, rows = np.hstack([best[0], distances]), np.hstack([best[1], block[found]])
+        order = np.argsort(distances, axis=1, kind="stable")[:, :k]
+        best = np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
+    return best
+
+
+def estimate_one_by_one(keys: np.ndarray, queries: np.ndarray, k: int, allowed: np.ndarray | None) -> Found:
+    """Every distance for itself, straight from the float16 keys: better than blocks where few queries would share a conversion."""
+    parameters = faiss.SearchParameters(sel=selector(allowed)) if allowed is not None else None
+    return float16_storage(keys).search(queries, k, params=parameters)
+
+
+def selector(allowed: np.ndarray) -> faiss.IDSelectorBitmap:
+    return faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
+
+
+def float16_storage(keys: np.ndarray) -> faiss.IndexScalarQuantizer:
+    """FAISS's float16 vectors that are our keys themselves, not a copy; they must outlive it."""
+    storage = faiss.IndexScalarQuantizer(keys.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_L2)
+    codes, pointer = storage.codes, faiss.swig_ptr(keys.reshape(-1).view(np.uint8))
+    codes.is_owned, codes.view_data, codes.c_ptr = False, pointer, pointer
+    codes.view_size = codes.c_size = keys.nbytes
+    storage.ntotal = len(keys)
+    return storage

@@ -1,0 +1,113 @@
+"""Any FAISS index by its factory string; candidates are ranked again from the stored keys."""
+
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+
+from retro.errors import ConfigError
+from retro.retrieval.index.dense import DenseIndex, selector
+from retro.retrieval.index.index import Entries
+
+FILE = "index.faiss"
+ADD_BLOCK = 65_536
+MAX_TRAINING_KEYS = 262_144
+LOSSLESS = ("Flat", "SQfp16")
+ROTATION_ROUNDS = 8
+"""FAISS turns OPQ's rotation fifty times, which takes many minutes."""
+
+
+class FactoryIndex(DenseIndex):
+    """`IVF1024,Flat`, `OPQ32_128,IVF8192_HNSW32,PQ32` and the like; exact while there are too few keys to train it."""
+
+    effort = 16
+
+    def __init__(self, width: int, kind: str) -> None:
+        super().__init__(width)
+        self.kind = kind
+        try:
+            self._index: faiss.Index | None = faiss.index_factory(width, kind, faiss.METRIC_L2)
+        except RuntimeError:
+            raise ConfigError(
+                f"{kind!r} is no index of keys of {width} numbers; expected auto, exact, scann, bm25, hybrid or a FAISS factory string such as HNSW24"
+            ) from None
+
+    def add(self, entries: Entries) -> None:
+        if self._index is not None and not self._index.is_trained:
+            self._train(entries.keys)
+        super().add(entries)
+        if self._index is not None:
+            for start in range(0, len(entries.keys), ADD_BLOCK):
+                self._index.add(entries.keys[start : start + ADD_BLOCK].astype(np.float16).astype(np.float32))
+
+    def _train(self, keys: np.ndarray) -> None:
+        """Train on a sample, with one thread, as sums in another order would give another index."""
+        assert self._index is not None
+        sample = np.arange(len(keys))
+        if len(keys) > MAX_TRAINING_KEYS:
+            sample = np.sort(np.random.default_rng(0).choice(len(keys), MAX_TRAINING_KEYS, replace=False))
+        for rotation in rotations(self._index):
+            rotation.niter = ROTATION_ROUNDS
+        threads = faiss.omp_get_max_threads()
+        faiss.omp_set_num_threads(1)
+        try:
+            self._index.train(keys[sample].astype(np.float16).astype(np.float32))
+        except RuntimeError:  # fewer keys than centroids
+            self._index = None
+        finally:
+            faiss.omp_set_num_threads(threads)
+
+    def efforts(self) -> list[int]:
+        if self._index is None:
+            return []
+        lists = faiss.try_extract_index_ivf(self._index)
+        return [2**power for power in range(int(np.log2(lists.nlist)) + 1 if lists else 10)]
+
+    def _candidates(
+        self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float
+    ) -> np.ndarray:
+        assert self._index is not None
+        factor = 1 if self.kind.endswith(LOSSLESS) else max(8, min(self.effort, 128))
+        parameters = parameters_for(self._index, round(max(self.effort, 1) / share), allowed)
+        if parameters is None:  # it takes no mask: fetch more and drop
+            factor = round(factor / share)
+        rows = self._index.search(queries, min(factor * k, len(self)), params=parameters)[1]
+        return rows if allowed is None else np.where((rows >= 0) & allowed[rows], rows, -1)
+
+    def save(self, folder: Path) -> None:
+        super().save(folder)
+        if self._index is not None:
+            faiss.write_index(self._index, str(folder / FILE))
+
+    def restore(self, folder: Path, keys: np.ndarray, description: dict[str, Any]) -> None:
+        super().restore(folder, keys, description)
+        self._index = faiss.read_index(str(folder / FILE)) if description["approximate"] else None
+        if self._index is not None and self._index.ntotal != len(keys):
+            raise ValueError(f"an index of {self._index.ntotal} keys")
+
+
+def rotations(index: faiss.Index | None) -> list[faiss.OPQMatrix]:
+    index = faiss.downcast_index(index)
+    if not isinstance(index, faiss.IndexPreTransform):
+        return []
+    transforms = [
+        faiss.downcast_VectorTransform(index.chain.at(number)) for number in range(index.chain.size())
+    ]
+    return [transform for transform in transforms if isinstance(transform, faiss.OPQMatrix)]
+
+
+def parameters_for(
+    index: faiss.Index, effort: int, allowed: np.ndarray | None
+) -> faiss.SearchParameters | None:
+    """FAISS has a class of parameters for each kind of index, and none for some; the effort is how many lists or nodes are visited."""
+    index = faiss.downcast_index(index)
+    options: dict[str, Any] = {} if allowed is None else {"sel": selector(allowed)}
+    if isinstance(index, faiss.IndexPreTransform):
+        inner = parameters_for(index.index, effort, allowed)
+        return inner and faiss.SearchParametersPreTransform(index_params=inner)
+    if isinstance(index, faiss.IndexIVF):
+        return faiss.SearchParametersIVF(nprobe=min(effort, index.nlist), **options)
+    if isinstance(index, faiss.IndexHNSW):
+        return faiss.SearchParametersHNSW(efSearch=effort, **options)
+    return None

@@ -1,0 +1,83 @@
+"""The least effort with which an approximate index finds what exact search finds."""
+
+import statistics
+import time
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from retro.retrieval.index.dense import DenseIndex, nearest
+from retro.retrieval.index.index import Entries
+
+K = 10
+MARGIN = 0.01
+"""How much above the target the sample must be, as it is only a sample."""
+NUM_LATENCIES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchReport:
+    """What was measured over sampled keys as queries, each without itself."""
+
+    kind: str
+    effort: int
+    recall_at_10: float
+    """Part of the ten nearest that is found; a key as near as the tenth counts as found."""
+    target: float
+    reached: bool
+    num_queries: int
+    queries_per_second: float
+    latency_ms: float
+    """Median of one query alone."""
+
+
+def tune(index: DenseIndex, target: float = 0.95, num_queries: int = 512, seed: int = 0) -> SearchReport:
+    """Choose the least effort that reaches the target recall@10, or the best there is, and keep the report with the index."""
+    rows = np.random.default_rng(seed).permutation(np.flatnonzero(~index.removals.mask))[:num_queries]
+    queries = Entries(np.asarray(index.keys[rows], dtype=np.float32))
+    limits = true_limits(index, queries.keys, rows)
+    recall = 1.0 if not index.efforts() else 0.0
+    for effort in index.efforts():
+        index.effort = effort
+        recall = measure_recall(index, queries, rows, limits)
+        if recall >= min(target + MARGIN, 1.0):
+            break
+    seconds, latency = time_searches(index, queries)
+    report = SearchReport(
+        kind=index.kind, effort=index.effort, recall_at_10=recall, target=target, reached=recall >= target, num_queries=len(rows),
+        queries_per_second=len(rows) / seconds if len(rows) else 0.0, latency_ms=1000 * latency,
+    )  # fmt: skip
+    index.report = asdict(report)
+    return report
+
+
+def true_limits(index: DenseIndex, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The distance of each key's tenth neighbour, or of its last if there are fewer; itself does not count."""
+    allowed = index.removals.within(None)
+    k = min(K + 1, int(np.count_nonzero(~index.removals.mask)))
+    return without_self(nearest(index.keys, queries, k, allowed), rows)[:, -1] if k > 1 else np.zeros(0)
+
+
+def measure_recall(index: DenseIndex, queries: Entries, rows: np.ndarray, limits: np.ndarray) -> float:
+    """Distances are computed in the same way by every index, so a row is a true neighbour if it is within the limit."""
+    k = min(K + 1, len(index) - int(np.count_nonzero(index.removals.mask)))
+    return float((without_self(index.search(queries, k), rows) <= limits[:, None]).mean()) if k > 1 else 1.0
+
+
+def without_self(found: tuple[np.ndarray, np.ndarray], rows: np.ndarray) -> np.ndarray:
+    """The distances of all but the query's own row, or of all but the last if it was not found."""
+    distances, found_rows = found
+    return np.sort(np.where(found_rows == rows[:, None], np.inf, distances), axis=1)[:, :-1]
+
+
+def time_searches(index: DenseIndex, queries: Entries) -> tuple[float, float]:
+    """Seconds of all queries in one batch, and the median of single ones."""
+    started = time.perf_counter()
+    index.search(queries, K)
+    batch = time.perf_counter() - started
+    latencies = []
+    for number in range(min(NUM_LATENCIES, len(queries.keys))):
+        started = time.perf_counter()
+        index.search(Entries(queries.keys[number : number + 1]), K)
+        latencies.append(time.perf_counter() - started)
+    return batch, statistics.median(latencies) if latencies else 0.0

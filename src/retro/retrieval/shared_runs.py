@@ -1,0 +1,105 @@
+"""Chunks beside their neighbours, each token with the length of the run that it shares, as in the paper's tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.overlap import longest_common_prefix
+
+PALETTE = ("#e7e3ee", "#c3cee3", "#a0cfcd", "#a6dbb5", "#cfe59b", "#fdf19b")
+"""Light viridis for longest common prefixes of 0, 1, 2, 3, 4 and 5 or more tokens; lightest where nothing is shared."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A token's text and the length of its longest common prefix; none where nothing was compared."""
+
+    text: str
+    overlap: int | None
+
+    @property
+    def level(self) -> int | None:
+        """Its place in the palette."""
+        return None if self.overlap is None else min(self.overlap, len(PALETTE) - 1)
+
+    @property
+    def colour(self) -> str | None:
+        return None if self.level is None else PALETTE[self.level]
+
+
+@dataclass(frozen=True)
+class ColouredNeighbour:
+    """[N, F] coloured by what it shares with the chunk that follows the retrieving one."""
+
+    document: str
+    title: str
+    source: str
+    distance: float
+    neighbour: list[Span]
+    continuation: list[Span]
+
+
+@dataclass(frozen=True)
+class ColouredChunk:
+    """A chunk coloured by what it shares with the neighbours of the chunk before, and its own neighbours."""
+
+    spans: list[Span]
+    neighbours: list[ColouredNeighbour]
+    prompt_len: int = 0
+    """How many of the chunk's tokens belong to a prompt."""
+
+
+def colour_chunks(
+    chunks: Sequence[Sequence[int]], found: Sequence[Sequence[Neighbour]], tokenizer: Tokenizer
+) -> list[ColouredChunk]:
+    """The chunks of one text with the neighbours that each found, nothing for the last ones if `found` is shorter.
+
+    A chunk whose predecessor found nothing is not coloured, the first one never.
+    """
+    texts = iter(tokenizer.pieces(token for chunk in chunks for token in chunk))
+    result = []
+    for u, chunk in enumerate(chunks):
+        before = found[u - 1] if 0 < u <= len(found) else ()
+        overlaps = (
+            _shared_with(before, chunks[u - 1], chunk, tokenizer.pad_id) if before else [None] * len(chunk)
+        )
+        following = chunks[u + 1] if u + 1 < len(chunks) else ()
+        own = found[u] if u < len(found) else ()
+        spans = [Span(next(texts), overlap) for overlap in overlaps]
+        result.append(
+            ColouredChunk(spans, [colour_neighbour(neighbour, following, tokenizer) for neighbour in own])
+        )
+    return result
+
+
+def _shared_with(
+    neighbours: Sequence[Neighbour], before: Sequence[int], chunk: Sequence[int], pad_id: int
+) -> Sequence[int | None]:
+    """Common prefixes of a chunk's tokens; a run may begin in the chunk before."""
+    others = np.stack([neighbour.tokens for neighbour in neighbours])
+    shared: list[int | None] = longest_common_prefix(np.array([*before, *chunk]), others, pad_id)[
+        len(before) :
+    ].tolist()
+    return shared
+
+
+def colour_neighbour(
+    neighbour: Neighbour, following: Sequence[int], tokenizer: Tokenizer
+) -> ColouredNeighbour:
+    """A neighbour beside the chunk that follows the one which retrieved it; not coloured if none follows."""
+    tokens = neighbour.tokens
+    shared: list[int | None] = [None] * len(tokens)
+    if len(following):
+        shared = longest_common_prefix(tokens, np.array(following)[None, :], tokenizer.pad_id).tolist()
+    rows = list(zip(tokens.tolist(), tokenizer.pieces(tokens.tolist()), shared, strict=True))
+    hidden, middle = (tokenizer.pad_id, tokenizer.end_id), len(rows) // 2
+    halves = (
+        [Span(text, overlap) for token, text, overlap in half if token not in hidden]
+        for half in (rows[:middle], rows[middle:])
+    )
+    return ColouredNeighbour(
+        neighbour.document, neighbour.title, neighbour.source, neighbour.distance, *halves
+    )

@@ -1,0 +1,134 @@
+"""One document looked at closely: what retrieval saved on every token, and what its chunks share with their neighbours."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from retro.config import EvaluationConfig
+from retro.corpus.tokens import TokenStore
+from retro.errors import ArtifactError, ConfigError, DataError
+from retro.model.retro import Retro
+from retro.retrieval.neighbours import Neighbours
+from retro.retrieval.shared_runs import ColouredChunk, colour_chunks
+from retro.scoring.bits_per_byte import chunk_bytes, score
+from retro.scoring.evaluate import OFF, Evaluation, on
+
+
+@dataclass(frozen=True)
+class DocumentGain:
+    """What retrieval saved on a document, by its number in the token store."""
+
+    number: int
+    id: str
+    title: str
+    source: str
+    num_bytes: int
+    off: float
+    """Bits of the document with RETRO[OFF]."""
+    on: float
+
+    @property
+    def gain(self) -> float:
+        """The part of the bits that retrieval saved."""
+        return 1 - self.on / self.off if self.off else 0.0
+
+
+@dataclass(frozen=True)
+class CloseChunk:
+    """A chunk beside its neighbours, with the bits of each of its tokens."""
+
+    coloured: ColouredChunk
+    off: list[float]
+    on: list[float]
+    num_bytes: int
+
+    @property
+    def saved(self) -> float:
+        """L_OFF − L_ON of the chunk, in bits."""
+        return sum(self.off) - sum(self.on)
+
+
+@dataclass(frozen=True)
+class CloseDocument:
+    """A document chunk by chunk. The neighbours of its last chunk condition nothing, and are not there."""
+
+    id: str
+    title: str
+    source: str
+    num_neighbours: int
+    chunks: list[CloseChunk]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(chunk.num_bytes for chunk in self.chunks)
+
+    @property
+    def off(self) -> float:
+        """Bits of the document with RETRO[OFF]."""
+        return sum(sum(chunk.off) for chunk in self.chunks)
+
+    @property
+    def on(self) -> float:
+        return sum(sum(chunk.on) for chunk in self.chunks)
+
+
+def document_gains(evaluation: Evaluation, store: TokenStore, k: int) -> list[DocumentGain]:
+    """Every document of the evaluated split, the largest gain first."""
+    if on(k) not in evaluation.modes:
+        raise ArtifactError(
+            f"{evaluation.artifact.path} has {', '.join(evaluation.modes)}; expected {on(k)}; "
+            f"remove it and run: retro evaluate WORK RUN --num-neighbours {k}"
+        )
+    off, with_neighbours = evaluation.document_bits(OFF), evaluation.document_bits(on(k))
+    gains = [
+        DocumentGain(
+            number,
+            row["id"],
+            row["title"],
+            row["source"],
+            int(store.num_bytes[number]),
+            float(off[number]),
+            float(bits),
+        )
+        for number, (row, bits) in enumerate(zip(store.documents, with_neighbours, strict=True))
+    ]
+    return sorted(gains, key=lambda document: -document.gain)
+
+
+def find_document(store: TokenStore, name: str) -> int:
+    """The number of the document with this id, or SOURCE/ID where several sources have it."""
+    found = [
+        number
+        for number, row in enumerate(store.documents)
+        if name in (row["id"], f"{row['source']}/{row['id']}")
+    ]
+    if len(found) != 1:
+        raise DataError(
+            f"{len(found) or 'no'} documents of {store.artifact.path} have the id {name!r}; expected one, named ID or SOURCE/ID; "
+            "run: retro inspect WORK RUN --list"
+        )
+    return found[0]
+
+
+def look_closely(
+    model: Retro, neighbours: Neighbours, document: int, k: int, config: EvaluationConfig
+) -> CloseDocument:
+    """Score one document of the neighbours' store without retrieval and with k neighbours, and compare it with these."""
+    if not model.config.uses_retrieval:
+        raise ConfigError(
+            "the model has no cross-attention; expected a RETRO, which can be looked at with retrieval off and on"
+        )
+    one = neighbours.select([document])
+    row, table, tokenizer = one.store.documents[0], one.table, one.datastore.tokenizer
+    off, with_neighbours = (
+        score(model, one.store, config, one if used else None, used).bits for used in (0, k)
+    )
+    chunks = [table.tokens(chunk).tolist() for chunk in range(len(table))]
+    coloured = colour_chunks(chunks, one.describe(np.arange(len(table) - 1), k), tokenizer)
+    spans = zip(table.starts, table.starts + table.lengths, strict=True)
+    bits = [(off[start:stop].tolist(), with_neighbours[start:stop].tolist()) for start, stop in spans]
+    close = [
+        CloseChunk(chunk, *pair, num_bytes=int(size))
+        for chunk, pair, size in zip(coloured, bits, chunk_bytes(table, tokenizer), strict=True)
+    ]
+    return CloseDocument(row["id"], row["title"], row["source"], k, close)

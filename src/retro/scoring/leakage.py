@@ -1,0 +1,99 @@
+"""Bits per byte as a function of how much of a chunk was seen before."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from retro.retrieval.neighbours import Neighbours
+from retro.retrieval.overlap import longest_common_substring
+from retro.scoring.intervals import Interval, bootstrap
+
+STEPS = 64
+"""Into how many steps α is divided: one for each token of a chunk of the paper's length."""
+NEW = 0.125
+"""Chunks up to this overlap count as new: no more than 8 contiguous tokens of 64 stand in a neighbour."""
+
+
+def chunk_overlaps(neighbours: Neighbours, num_neighbours: int = 10, batch: int = 512) -> np.ndarray:
+    """r(C) of every chunk: the longest run of tokens shared with its nearest neighbours, as a part of its length."""
+    table = neighbours.table
+    overlaps = np.zeros(len(table))
+    for first in range(0, len(table), batch):
+        chunks = np.arange(first, min(first + batch, len(table)))
+        retrieved, _ = neighbours.values(chunks, min(num_neighbours, neighbours.max_neighbours))
+        tokens = table.gather(chunks, table.chunk_len)
+        overlaps[chunks] = (
+            longest_common_substring(tokens, retrieved, table.store.pad_id) / table.lengths[chunks]
+        )
+    return overlaps
+
+
+@dataclass(frozen=True)
+class FilteredScore:
+    """bpb(α): the score over the chunks with r(C) ≤ α, and how much of the text these are."""
+
+    alpha: float
+    bits_per_byte: Interval
+    share_of_bytes: float
+
+    @property
+    def is_eighth(self) -> bool:
+        """Whether α is one of 12.5 %, 25 %, …, 100 %."""
+        return self.alpha > 0 and 8 * self.alpha % 1 == 0
+
+    @staticmethod
+    def read(values: dict[str, Any]) -> "FilteredScore":
+        """Back from JSON."""
+        return FilteredScore(**{**values, "bits_per_byte": Interval(**values["bits_per_byte"])})
+
+
+def filtered_bits_per_byte(
+    bits: np.ndarray, num_bytes: np.ndarray, overlaps: np.ndarray, documents: np.ndarray
+) -> list[FilteredScore]:
+    """bpb(α) for α from 0 to 1 by 1/64, from the bits, bytes, overlaps and documents of the chunks; an α that no chunk meets is left out.
+
+    Intervals are over documents.
+    """
+    sums = np.concatenate(
+        [kept_by_alpha(values, overlaps, documents) for values in (bits, num_bytes)], axis=1
+    )
+    intervals = bootstrap(sums, lambda sums: sums[:, : STEPS + 1] / sums[:, STEPS + 1 :])
+    shares = sums[:, STEPS + 1 :].sum(axis=0) / max(1, num_bytes.sum())
+    return [
+        FilteredScore(step / STEPS, interval, float(share))
+        for step, (interval, share) in enumerate(zip(intervals, shares, strict=True))
+        if share > 0
+    ]
+
+
+def kept_by_alpha(values: np.ndarray, overlaps: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    """For each document (rows) and α (columns) the sum of the values of its chunks with r(C) ≤ α."""
+    num_documents = int(documents.max(initial=-1)) + 1
+    first = np.ceil(overlaps * STEPS).astype(np.int64)
+    cells = np.bincount(
+        documents * (STEPS + 1) + first, weights=values, minlength=num_documents * (STEPS + 1)
+    )
+    kept: np.ndarray = cells.reshape(num_documents, STEPS + 1).cumsum(axis=1)
+    return kept
+
+
+@dataclass(frozen=True)
+class OverlapBin:
+    """How many of the chunks with text, and of their bytes, have an overlap in (low, high], in the first bin from 0 on."""
+
+    low: float
+    high: float
+    share_of_chunks: float
+    share_of_bytes: float
+
+
+def overlap_histogram(overlaps: np.ndarray, num_bytes: np.ndarray, num_bins: int = 8) -> list[OverlapBin]:
+    """The distribution of r(C)."""
+    with_text = num_bytes > 0
+    places = np.maximum(np.ceil(overlaps[with_text] * num_bins).astype(np.int64) - 1, 0)
+    chunks, size = (np.bincount(places, weights, num_bins) for weights in (None, num_bytes[with_text]))
+    edges = pairwise(step / num_bins for step in range(num_bins + 1))
+    shares = zip(chunks / max(1, chunks.sum()), size / max(1, size.sum()), strict=True)
+    return [OverlapBin(*edge, *map(float, share)) for edge, share in zip(edges, shares, strict=True)]

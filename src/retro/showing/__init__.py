@@ -1,1 +1,0 @@
-"""Text beside what it shares with its neighbours: what samples and evaluations show alike."""

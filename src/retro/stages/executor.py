@@ -1,0 +1,143 @@
+"""Executors: a stage maps a pure function over its shards and does not know where it runs."""
+
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from itertools import chain, islice
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from retro.errors import ConfigError, MissingExtraError, RetroError
+
+Handle = TypeVar("Handle")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Runs a function over items. The function and its items can be sent to another process."""
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Results in the order of the items; items are taken as places become free, so that few are held at once."""
+        ...
+
+
+class LocalExecutor:
+    """Processes of this machine, one a core unless told otherwise; with one worker everything runs in this process."""
+
+    def __init__(self, num_workers: int = 0) -> None:
+        self.num_workers = _expect_workers(num_workers) or os.cpu_count() or 1
+        self._pool: ProcessPoolExecutor | None = None
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        first, items = _peek(items, 2)
+        if self.num_workers == 1 or len(first) < 2:  # a pool would cost more than it saves
+            yield from map(function, items)
+            return
+        pool = self._started()
+        pending: deque[Future[Result]] = deque()
+        try:
+            yield from _in_order(
+                items, lambda item: pool.submit(function, item), Future.result, pending, self.num_workers
+            )
+        except BrokenProcessPool:
+            raise RetroError(
+                "the worker processes did not start or were killed; expected enough memory, and a script that works under "
+                'if __name__ == "__main__":; run with one worker to see more'
+            ) from None
+        finally:
+            if pending or sys.exc_info()[0] is not None:  # something went wrong, or the caller has enough
+                pool.shutdown(wait=True, cancel_futures=True)
+                self._pool = None
+
+    def _started(self) -> ProcessPoolExecutor:
+        """The processes, which stay for the next stage."""
+        if self._pool is None:
+            # Spawned, not forked: a fork of a process with running threads may hang.
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(
+                self.num_workers, mp_context=context, initializer=_leave_interrupts_to_the_parent
+            )
+        return self._pool
+
+
+class RayExecutor:
+    """Tasks of a Ray cluster: the one that RAY_ADDRESS names or that runs on this machine, or else one of this machine alone.
+
+    At most `num_workers` tasks run at once, by default one for each core of the cluster. Its machines need this package, and the
+    workspace and its sources under the same paths.
+    """
+
+    def __init__(self, num_workers: int = 0) -> None:
+        self.num_workers = _expect_workers(num_workers)
+        try:
+            self._ray: Any = importlib.import_module("ray")
+        except ImportError:
+            raise MissingExtraError("ray", "scale") from None
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        ray = self._ray
+        if not ray.is_initialized():
+            ray.init(include_dashboard=False, log_to_driver=False, logging_level="warning")
+        workers = self.num_workers or int(ray.cluster_resources().get("CPU", 1))
+        submit = partial(ray.remote(num_cpus=1)(_call).remote, ray.put(function))
+        pending: deque[Any] = deque()
+        try:
+            yield from _in_order(items, submit, ray.get, pending, workers)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ray.exceptions.RayError as error:
+            reason = " ".join(str(error).split())
+            raise RetroError(
+                f"Ray lost a task ({reason}); expected enough memory and machines that stay; run the same command again"
+            ) from None
+        finally:
+            for handle in pending:  # something went wrong, or the caller has enough
+                ray.cancel(handle)
+
+
+EXECUTORS: dict[str, Callable[[int], Executor]] = {"local": LocalExecutor, "ray": RayExecutor}
+
+
+def _call(function: Callable[[Item], Result], item: Item) -> Result:
+    return function(item)
+
+
+def _expect_workers(num_workers: int) -> int:
+    if num_workers < 0:
+        raise ConfigError(f"num_workers is {num_workers}; expected 0 for one a core, or a positive number")
+    return num_workers
+
+
+def _in_order(
+    items: Iterable[Item],
+    submit: Callable[[Item], Handle],
+    result: Callable[[Handle], Result],
+    pending: deque[Handle],
+    workers: int,
+) -> Iterator[Result]:
+    """The results of the items in their order; one task more than there are workers is `pending`, so that none of them waits for us."""
+    for item in items:
+        pending.append(submit(item))
+        if len(pending) > workers:
+            yield result(pending.popleft())
+    while pending:
+        yield result(pending.popleft())
+
+
+def _peek(items: Iterable[Item], number: int) -> tuple[list[Item], Iterator[Item]]:
+    """The first items, and all of them again."""
+    iterator = iter(items)
+    first = list(islice(iterator, number))
+    return first, chain(first, iterator)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

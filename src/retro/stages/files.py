@@ -1,0 +1,82 @@
+"""Files that are whole or not there: atomic writing, flushing, locking, checksums and fingerprints."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from retro.errors import ArtifactError
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary name to write a file under; it is flushed to disk and renamed at the end, and on any error nothing is left."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file that is either whole or not there."""
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        yield file
+
+
+def flush_folder(path: Path, deep: bool = True) -> None:
+    """Have the names in a folder on disk, and the files as well if `deep`."""
+    for place in (*(file for file in path.rglob("*") if deep and file.is_file()), path):
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder. The lock is on the folder itself and the kernel's: a kill leaves nothing behind.
+
+    Where folders cannot be locked, as on Windows and some network file systems, nobody is kept out.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ArtifactError(
+                f"{folder} is being written by another process; expected this one alone; wait until it ends, or name another folder"
+            ) from None
+        except OSError:
+            pass  # a file system without such locks
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Any) -> None:
+    with atomic_write(path) as file:
+        file.write(json.dumps(value, indent=2, ensure_ascii=False).encode())
+
+
+def make_fingerprint(*parts: Any) -> str:
+    """Sixteen hexadecimal digits that change when any part changes."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
+
+
+def file_checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

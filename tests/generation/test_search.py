@@ -1,0 +1,76 @@
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from retro.errors import ConfigError
+from retro.generation.search import Passage, Passages, Retrieval, Searcher, stack_neighbours
+from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.retriever import Retriever
+from retro.workspace import Workspace
+
+
+def test_passages_are_cut_and_padded(workspace: Workspace) -> None:
+    tokenizer = workspace.datastore().tokenizer
+    long = "the licence permits anyone to use this software. " * 10
+    passages = Passages([Passage("copy", "A title"), long, " "], tokenizer, chunk_len=8)
+    short, cut = passages.search([np.zeros(8)], 5)[0]
+    assert isinstance(passages, Searcher)
+    assert (passages.num_neighbours, short.title, cut.title) == (2, "A title", "passage 2")
+    assert short.tokens.tolist() == [
+        *tokenizer.encode("copy"),
+        *[tokenizer.pad_id] * (16 - len(tokenizer.encode("copy"))),
+    ]
+    assert cut.tokens.tolist() == tokenizer.encode(long)[:16]
+    assert long.startswith(cut.text)
+    assert passages.search([np.zeros(8)] * 2, 1, exclude=["A title"]) == [[cut], [cut]]
+    with pytest.raises(ConfigError, match="no passage holds text"):
+        Passages([""], tokenizer, 8)
+
+
+class Counting:
+    """A retriever of nothing that counts what it is asked."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.tokenizer, self.chunk_len, self.num_neighbours = workspace.datastore().tokenizer, 8, 3
+        self.asked: list[tuple[int, int]] = []
+
+    def search(
+        self, chunks: Sequence[np.ndarray], k: int, sources: Sequence[str] = (), exclude: Sequence[str] = ()
+    ) -> list[list[Neighbour]]:
+        self.asked.append((len(chunks), k))
+        return [[] for _ in chunks]
+
+
+def test_only_every_so_many_chunks_are_searched_all_at_once(workspace: Workspace) -> None:
+    searcher, chunks = Counting(workspace), [(number, [0] * 8) for number in range(5)]
+    Retrieval(every=2).find(searcher, chunks)
+    Retrieval(num_neighbours=7).find(searcher, chunks)
+    Retrieval(every=9).find(searcher, chunks)
+    assert searcher.asked == [(2, 3), (5, 7)]
+
+
+def test_the_retriever_skips_blank_chunks_and_gives_what_there_is(
+    workspace: Workspace, texts: list[str]
+) -> None:
+    retriever, tokenizer = Retriever(workspace.datastore(), 2), workspace.datastore().tokenizer
+    blank, real = (np.array(tokenizer.encode(text)[:8]) for text in (" \n" * 9, texts[0]))
+    none, some, again = retriever.search([blank, real, real], 3)
+    assert none == []
+    assert len(some) == 3
+    assert [n.chunk for n in some] == [n.chunk for n in again]
+    assert len(retriever.search([real], 10**6)[0]) == len(workspace.datastore())
+    assert retriever.search([], 2) == []
+
+
+@pytest.mark.parametrize("settings", [{"num_neighbours": 0}, {"every": 0}])
+def test_impossible_settings_are_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="expected at least 1"):
+        Retrieval(**settings)  # type: ignore[arg-type]
+
+
+def test_missing_neighbours_are_masked() -> None:
+    neighbour = Neighbour(0, 1.0, np.arange(1, 5), "", "", "", "")
+    values, mask = stack_neighbours([[neighbour, neighbour], [], [neighbour]], 4, pad_id=9)
+    assert mask.tolist() == [[True, True], [False, False], [True, False]]
+    assert values[2].tolist() == [[1, 2, 3, 4], [9, 9, 9, 9]]

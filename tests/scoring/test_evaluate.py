@@ -1,0 +1,96 @@
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from retro.model.retro import Retro
+from retro.scoring.bits_per_byte import PART
+from retro.scoring.evaluate import OFF, evaluate, on
+from retro.workspace import Workspace
+from tests.workspaces import small_run
+
+
+@pytest.fixture
+def model(workspace: Workspace, bert: str) -> Retro:
+    torch.manual_seed(0)
+    return Retro(
+        dataclasses.replace(
+            small_run(bert).model, vocab_size=workspace.store("test").artifact.counts["vocab_size"]
+        )
+    ).eval()
+
+
+def test_sources_add_up_to_the_whole(workspace: Workspace, bert: str, model: Retro, tmp_path: Path) -> None:
+    neighbours, run = workspace.neighbours("test"), small_run(bert)
+    for number, document in enumerate(neighbours.store.documents):
+        document["source"] = "even" if number % 2 == 0 else "odd"
+    evaluation = evaluate(model, "a model", neighbours, tmp_path / "evaluation", run.evaluation)
+    num_bytes = {"even": neighbours.store.num_bytes[::2].sum(), "odd": neighbours.store.num_bytes[1::2].sum()}
+    for mode in (OFF, on(2)):
+        by_source = evaluation.by_source(mode)
+        assert by_source.keys() == num_bytes.keys()
+        whole = (
+            sum(by_source[source].estimate * size for source, size in num_bytes.items())
+            / neighbours.store.num_bytes.sum()
+        )
+        assert whole == pytest.approx(evaluation.bits_per_byte(mode))
+        assert by_source["odd"].estimate == pytest.approx(
+            evaluation.document_bits(mode)[1::2].sum() / num_bytes["odd"]
+        )
+    assert np.isfinite(evaluation.document_bits(OFF)).all()
+
+
+def test_results_say_how_much_was_seen(workspace: Workspace, bert: str, model: Retro, tmp_path: Path) -> None:
+    neighbours = workspace.neighbours("test")
+    evaluation = evaluate(model, "a model", neighbours, tmp_path / "evaluation", small_run(bert).evaluation)
+    for mode in evaluation.modes:
+        points, metrics = evaluation.filtered(mode), evaluation.metrics(mode)
+        assert points[-1].alpha == points[-1].share_of_bytes == 1.0
+        assert points[-1].bits_per_byte.estimate == pytest.approx(metrics.bits_per_byte.estimate)
+        assert (points[-1].bits_per_byte.low, points[-1].bits_per_byte.high) == pytest.approx(
+            (metrics.bits_per_byte.low, metrics.bits_per_byte.high)
+        )
+        assert metrics.perplexity_per_token.estimate < metrics.perplexity_per_word.estimate
+    for measure in ("share_of_chunks", "share_of_bytes"):
+        assert sum(part[measure] for part in evaluation.results["overlap"]) == pytest.approx(1.0)
+
+
+def test_an_interrupted_mode_goes_on_where_it_was(
+    workspace: Workspace, bert: str, model: Retro, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    neighbours, config = (
+        workspace.neighbours("test"),
+        dataclasses.replace(small_run(bert).evaluation, batch_size=4),
+    )
+    whole = evaluate(model, "a model", neighbours, tmp_path / "whole", config)
+    hidden, calls = Retro.hidden, 0
+
+    def counted(limit: int):  # type: ignore[no-untyped-def]
+        def call(self: Retro, *inputs: torch.Tensor) -> torch.Tensor:
+            nonlocal calls
+            if calls == limit:
+                raise KeyboardInterrupt
+            calls += 1
+            return hidden(self, *inputs)
+
+        return call
+
+    monkeypatch.setattr(Retro, "hidden", counted(10**9))
+    evaluate(model, "a model", neighbours, tmp_path / "counted", config)
+    total, calls = calls, 0
+    stopped_at = total // 2 + 1  # within the second of three modes
+    monkeypatch.setattr(Retro, "hidden", counted(stopped_at))
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(model, "a model", neighbours, tmp_path / "broken", config)
+    calls = 0
+    monkeypatch.setattr(Retro, "hidden", counted(10**9))
+    resumed = evaluate(model, "a model", neighbours, tmp_path / "broken", config)
+    assert total - stopped_at <= calls < total - stopped_at + PART
+    assert resumed.results == whole.results
+    assert sorted(path.name for path in (tmp_path / "broken").iterdir()) == [
+        "manifest.json",
+        "results.json",
+        "scores.npz",
+    ]

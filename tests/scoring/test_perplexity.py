@@ -1,0 +1,123 @@
+"""Metrics of documents whose numbers are known: short, empty, of characters with several bytes, under a uniform model."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from retro.config import EncoderConfig, EvaluationConfig, ModelConfig
+from retro.model.retro import Retro
+from retro.retrieval.chunks import ChunkTable
+from retro.scoring.bits_per_byte import Scores, batches_of, chunk_bytes, score, windows_of
+from retro.scoring.intervals import Interval
+from retro.scoring.perplexity import Metrics, Sizes, measure
+from tests.scoring.stores import ByteTokenizer, store_of
+
+TEXTS = ("", "ab", "two words", "x" * 41, "naïve „Grüße“ 雨", "", " \n ", "six is a few words more\n")
+CONFIG = EvaluationConfig(window=16, stride=8, batch_size=2)
+
+
+def model_of(vocab_size: int = 258) -> Retro:
+    torch.manual_seed(0)
+    config = ModelConfig(
+        vocab_size=vocab_size,
+        d_model=8,
+        num_layers=1,
+        num_heads=1,
+        head_dim=8,
+        ffw_dim=16,
+        chunk_len=8,
+        encoder=EncoderConfig(d_model=8),
+    )
+    return Retro(config).eval()
+
+
+def test_a_uniform_model_has_known_metrics(tmp_path: Path) -> None:
+    model, store, tokenizer = model_of(), store_of(TEXTS, tmp_path / "tokens"), ByteTokenizer()
+    with torch.no_grad():
+        model.embedding.weight.zero_()
+    found = measure(score(model, store, CONFIG).by_document(), Sizes.of(store, tokenizer))
+    assert found.bits_per_byte.estimate == pytest.approx(math.log2(258), rel=1e-6)  # a token is a byte
+    assert found.bits_per_byte.low == pytest.approx(found.bits_per_byte.high)
+    assert found.perplexity_per_token.estimate == pytest.approx(258, rel=1e-5)
+    num_bytes, num_words = sum(len(text.encode()) for text in TEXTS), sum(len(text.split()) for text in TEXTS)
+    assert math.log(found.perplexity_per_word.estimate) == pytest.approx(
+        math.log(258) * num_bytes / num_words, rel=1e-6
+    )
+    assert found.perplexity_per_word.low < found.perplexity_per_word.estimate < found.perplexity_per_word.high
+
+
+def test_sizes_by_hand(tmp_path: Path) -> None:
+    sizes = Sizes.of(store_of(TEXTS, tmp_path / "tokens"), ByteTokenizer())
+    assert sizes.num_words.tolist() == [0, 1, 2, 1, 3, 0, 0, 6]
+    assert sizes.num_bytes.tolist() == [0, 2, 9, 41, 24, 0, 3, 24]
+    assert sizes.num_tokens.tolist() == sizes.num_bytes.tolist()
+
+
+def test_metrics_by_hand() -> None:
+    sizes = Sizes(np.array([8, 2]), np.array([4, 1]), np.array([2, 0]))
+    found = measure(np.array([12.0, 3.0]), sizes)
+    assert (found.bits_per_byte.estimate, found.perplexity_per_token.estimate) == (1.5, 8.0)
+    assert found.perplexity_per_word.estimate == pytest.approx(2**7.5)
+    assert measure(np.array([12.0, 3.0]), sizes, np.array([True, False])).perplexity_per_word == Interval(
+        64.0, 64.0, 64.0
+    )
+    assert Metrics.read({name: vars(value) for name, value in vars(found).items()}) == found
+
+
+def test_short_documents_have_their_own_windows_and_empty_ones_none(tmp_path: Path) -> None:
+    store = store_of(TEXTS, tmp_path / "tokens")
+    assert [(window.document, window.num_tokens) for window in windows_of(store, 16, 8)] == [
+        (1, 2), (2, 9), (3, 16), (3, 16), (3, 16), (3, 16), (3, 9), (4, 16), (4, 16), (6, 3), (7, 16), (7, 16),
+    ]  # fmt: skip
+
+
+def test_batches_hold_every_window_once_within_their_tokens(tmp_path: Path) -> None:
+    windows = list(windows_of(store_of(TEXTS, tmp_path / "tokens"), 16, 8))
+    batches = list(batches_of(windows, 32))
+    assert sorted((window for batch in batches for window in batch), key=windows.index) == windows
+    assert all(len(batch) * max(window.num_tokens for window in batch) <= 32 for batch in batches)
+    assert [len(batch) for batch in batches] == [
+        2,
+        2,
+        2,
+        2,
+        3,
+        1,
+    ]  # eight of 16 tokens, two of 9 with one of 3, one of 2
+    assert all(len(batch) == 1 for batch in batches_of(windows, 1))
+
+
+def test_a_character_split_across_chunks_counts_its_bytes_where_they_are(tmp_path: Path) -> None:
+    store = store_of(
+        ["abcdefg雨z"], tmp_path / "tokens"
+    )  # 雨 has three bytes, the first of them in the first chunk
+    table = ChunkTable(store, 8)
+    assert chunk_bytes(table, ByteTokenizer()).tolist() == [8, 3]
+    assert Scores(store, np.arange(12.0)).by_chunk(table).tolist() == [28.0, 38.0]
+
+
+def test_a_part_that_was_kept_is_not_scored_again(tmp_path: Path) -> None:
+    store, known, asked = store_of(TEXTS, tmp_path / "tokens"), {}, []
+    whole = score(model_of(), store, CONFIG).bits
+
+    def keep(number, make):  # type: ignore[no-untyped-def]
+        if number not in known:
+            if len(asked) == 1:
+                raise KeyboardInterrupt
+            asked.append(number)
+            known[number] = make()
+        return known[number]
+
+    with pytest.raises(KeyboardInterrupt):
+        score(model_of(), store, CONFIG, keep=keep)
+    asked.clear()
+    told: list[tuple[int, int]] = []
+    resumed = score(
+        model_of(), store, CONFIG, keep=keep, progress=lambda done, total: told.append((done, total))
+    )
+    assert asked == [1]
+    assert told[-1] == (12, 12)
+    np.testing.assert_array_equal(resumed.bits, whole)

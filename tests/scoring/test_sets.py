@@ -1,0 +1,128 @@
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from retro.corpus import readers
+from retro.corpus.documents import Document
+from retro.errors import ArtifactError, DataError
+from retro.scoring import sets
+from retro.scoring.new_articles import LATER, NEW, TEMPLATED, by_kind, kinds_of
+from retro.scoring.sets import documents_of, name_of
+from retro.workspace import Workspace
+from tests.scoring.runs import workspace_with_run
+from tests.workspaces import small_run
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, static_encoder: str) -> Path:
+    return workspace_with_run(tmp_path_factory.mktemp("sets") / "work", text_folder, static_encoder).path
+
+
+@pytest.fixture
+def work(made: Path, tmp_path: Path) -> Workspace:
+    """A copy, since the tests change its datastore."""
+    return Workspace(Path(shutil.copytree(made, tmp_path / "work")))
+
+
+def training_texts(work: Workspace) -> list[str]:
+    store, tokenizer = work.store("train"), work.datastore().tokenizer
+    return [tokenizer.decode(store.document(number)) for number in range(len(store))]
+
+
+def write_articles(file: Path, records: list[tuple[str, str]]) -> str:
+    lines = [
+        json.dumps({"id": f"a{number}", "title": title, "text": text})
+        for number, (title, text) in enumerate(records)
+    ]
+    file.write_text("\n".join(lines))
+    return str(file)
+
+
+def new_text(seed: int) -> str:
+    rng = random.Random(seed)
+    return " ".join("".join(rng.choices("bcdfghklmnprstvwz", k=4)) for _ in range(40)) + "."
+
+
+def test_what_was_trained_on_is_counted_and_told_in_the_results(
+    work: Workspace, tmp_path: Path, static_encoder: str
+) -> None:
+    longest = max(training_texts(work), key=len)
+    source = write_articles(
+        tmp_path / "articles.jsonl", [("copy", longest), ("near", longest + "Ende."), ("new", new_text(0))]
+    )
+    found = work.evaluation_set(source)
+    assert (found.seen.documents, found.seen.exact, found.seen.near, found.seen.ids) == (
+        3,
+        1,
+        1,
+        ("a0", "a1"),
+    )
+    evaluation = work.evaluate_on("retro", found, small_run(static_encoder).evaluation)
+    assert evaluation.results["seen"] == {"documents": 3, "exact": 1, "near": 1, "ids": ["a0", "a1"]}
+    assert evaluation.artifact.path == work.path / "evaluations" / "retro-articles"
+    assert len(evaluation.document_bits("on-2")) == 3
+    assert found.store.num_bytes.tolist() == [
+        len(text.encode()) for text in (longest, longest + "Ende.", new_text(0))
+    ]
+
+
+def test_a_finished_set_is_kept_and_a_changed_datastore_is_noticed(work: Workspace, tmp_path: Path) -> None:
+    text = new_text(1)
+    source = write_articles(tmp_path / "articles.jsonl", [("one", text), ("two", new_text(2))])
+    assert work.evaluation_set(source).seen.count == 0
+    before = {file: file.stat().st_mtime_ns for file in (work.path / "sets").rglob("manifest.json")}
+    work.evaluation_set(source)
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    work.datastore().add([Document("leak", text, "elsewhere")])
+    assert work.evaluation_set(source).seen.ids == ("a0",)
+    write_articles(tmp_path / "articles.jsonl", [("other", new_text(3))])
+    with pytest.raises(ArtifactError, match="made with other settings or inputs"):
+        work.evaluation_set(source)
+
+
+def test_titles_and_overlaps_tell_new_documents_from_others(
+    work: Workspace, tmp_path: Path, static_encoder: str
+) -> None:
+    texts = training_texts(work)
+    work.datastore().add([Document("x", "Something about iron men.", "elsewhere", title="Iron_Man")])
+    records = [
+        ("Iron Man", new_text(4)),
+        ("", new_text(5)),
+        ("Another", texts[0] + texts[1]),
+        ("Third", new_text(6)),
+    ]
+    found = work.evaluation_set(write_articles(tmp_path / "articles.jsonl", records))
+    evaluation = work.evaluate_on("retro", found, small_run(static_encoder).evaluation)
+    assert kinds_of(found, evaluation.arrays["overlaps"]).tolist() == [LATER, NEW, TEMPLATED, NEW]
+    groups = by_kind(found, evaluation)
+    assert [(group.name, group.documents) for group in groups] == [(NEW, 2), (LATER, 1), (TEMPLATED, 1)]
+    bits, num_bytes = evaluation.document_bits("on-1"), found.store.num_bytes
+    assert groups[0].bits_per_byte["on-1"].estimate == pytest.approx(
+        (bits[1] + bits[3]) / (num_bytes[1] + num_bytes[3])
+    )
+    work.datastore().delete(ids=["x"])
+    assert kinds_of(found, evaluation.arrays["overlaps"]).tolist() == [NEW, NEW, TEMPLATED, NEW]
+
+
+def test_a_split_of_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = [Document("1", "one", "little", split="train"), Document("2", "two", "little", split="test")]
+    monkeypatch.setitem(readers.READERS, "little", lambda: iter(split))
+    assert [document.id for document in documents_of("little")] == ["1", "2"]
+    assert [document.id for document in documents_of("little@test")] == ["2"]
+    with pytest.raises(DataError, match="no document of a split 'valid'"):
+        list(documents_of("little@valid"))
+    assert name_of("little@test") == "little@test"
+
+
+def test_folders_are_called_as_their_sources() -> None:
+    assert [
+        name_of(source) for source in ("some/articles.jsonl.gz", "a/my texts/", "hf:owner/name@test")
+    ] == [
+        "articles",
+        "my-texts",
+        "name@test",
+    ]
+    assert sets.source_fingerprint("stdlib") != sets.source_fingerprint("stdlib@test")
