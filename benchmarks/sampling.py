@@ -20,13 +20,13 @@ import torch
 from peer import REQUIREMENT, peer_model
 from timing import interleaved_medians
 
-from retro.config import EncoderConfig, ModelConfig
+from retro.config import EncoderConfig, ModelConfig, RetrievalConfig
 from retro.corpus.tokenizers.sentencepiece import SentencePieceTokenizer, train_model
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.generation.choice import Choice
 from retro.generation.sampler import Sampler
 from retro.generation.search import Searcher
-from retro.model.decoding import Decoding
+from retro.model.decoding import RetroDecoding
 from retro.model.retro import Retro
 from retro.retrieval.datastore.datastore import Neighbour
 from retro.retrieval.embedder.embedder import open_embedder
@@ -41,19 +41,19 @@ LENGTHS = (64, 512, 2048)
 def small(vocab_size: int = VOCAB) -> ModelConfig:
     encoder = EncoderConfig(d_model=128, num_layers=1, num_heads=4, head_dim=32, ffw_dim=512)
     return ModelConfig(
-        vocab_size=vocab_size, d_model=192, num_layers=4, num_heads=4, head_dim=48, ffw_dim=768, cross_attention_layers=(2, 4), encoder=encoder,
+        vocab_size=vocab_size, d_model=192, num_layers=4, num_heads=4, head_dim=48, ffw_dim=768, retrieval=RetrievalConfig(cross_attention_layers=(2, 4), encoder=encoder),
     )  # fmt: skip
 
 
 def medium(vocab_size: int = VOCAB) -> ModelConfig:
     encoder = EncoderConfig(d_model=256, num_layers=2, num_heads=4, head_dim=64, ffw_dim=1024)
     return ModelConfig(
-        vocab_size=vocab_size, d_model=512, num_layers=8, num_heads=8, head_dim=64, ffw_dim=2048, cross_attention_layers=(3, 6), encoder=encoder,
+        vocab_size=vocab_size, d_model=512, num_layers=8, num_heads=8, head_dim=64, ffw_dim=2048, retrieval=RetrievalConfig(cross_attention_layers=(3, 6), encoder=encoder),
     )  # fmt: skip
 
 
-def prefilled(model: Retro, length: int, batch: int = 1) -> Decoding:
-    decoding = Decoding(model)
+def prefilled(model: Retro, length: int, batch: int = 1) -> RetroDecoding:
+    decoding = RetroDecoding(model)
     neighbours = (
         torch.randint(1, VOCAB, (batch, length // M, K, 2 * M)) if model.config.uses_retrieval else None
     )
@@ -74,7 +74,7 @@ def a_chunk(model: Retro, length: int) -> Callable[[], None]:
     return run
 
 
-def reading(decoding: Decoding) -> Callable[[], None]:
+def reading(decoding: RetroDecoding) -> Callable[[], None]:
     """Self-attention's reading of the cache alone, in all layers."""
     x = torch.zeros(decoding.batch, decoding.model.config.d_model)
 

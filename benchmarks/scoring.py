@@ -17,7 +17,14 @@ import torch
 from timing import interleaved_medians
 
 from retro import catalogue, recipes
-from retro.config import CorpusConfig, DatastoreConfig, EncoderConfig, EvaluationConfig, ModelConfig
+from retro.config import (
+    CorpusConfig,
+    DatastoreConfig,
+    EncoderConfig,
+    EvaluationConfig,
+    ModelConfig,
+    RetrievalConfig,
+)
 from retro.model.retro import Retro
 from retro.retrieval.neighbours import Neighbours
 from retro.scoring.bits_per_byte import Window, batch_inputs, batches_of, score_batch, windows_of
@@ -43,7 +50,7 @@ def models(vocab_size: int, pad_id: int) -> dict[str, ModelConfig]:
     """The recipe `tiny`, and the 12 × 768 of `training_step.py`."""
     encoder = EncoderConfig(d_model=512, num_layers=2, num_heads=8, head_dim=64, ffw_dim=2048)
     large = ModelConfig(
-        d_model=768, num_layers=12, num_heads=12, head_dim=64, ffw_dim=3072, cross_attention_layers=(6, 9, 12), encoder=encoder,
+        d_model=768, num_layers=12, num_heads=12, head_dim=64, ffw_dim=3072, retrieval=RetrievalConfig(cross_attention_layers=(6, 9, 12), encoder=encoder),
     )  # fmt: skip
     configs = {"tiny": recipes.get("tiny").model, "12 × 768": large}
     return {

@@ -21,10 +21,10 @@ from timing import interleaved_medians
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from retro.config import EncoderConfig, ModelConfig, TrainingConfig
+from retro.config import EncoderConfig, ModelConfig, RetrievalConfig, TrainingConfig
 from retro.machine import has_bfloat16, keep_freed_memory
 from retro.model.retro import Retro
-from retro.training.optimizer import make_optimizer
+from retro.training.objective import make_optimizer
 
 LENGTH, K, VOCAB = 512, 2, 4096
 
@@ -54,7 +54,7 @@ class Setting:
         depth, width = self.decoder
         return ModelConfig(
             vocab_size=VOCAB, d_model=width, num_layers=depth, num_heads=self.heads[0], head_dim=self.heads[1], ffw_dim=4 * width,
-            cross_attention_layers=self.places, encoder=encoder,
+            retrieval=RetrievalConfig(cross_attention_layers=self.places, encoder=encoder),
         )  # fmt: skip
 
 

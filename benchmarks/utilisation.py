@@ -13,14 +13,12 @@ import torch
 from timing import interleaved_medians
 from training_step import count_flops
 
-from retro.config import FitConfig, ModelConfig, TrainingConfig
+from retro.config import ModelConfig, RetrievalConfig, TrainingConfig
 from retro.fitting.baseline import retrofit
 from retro.machine import has_bfloat16, keep_freed_memory
 from retro.model.retro import Retro
 from retro.recipes import get
-from retro.training.loss import TokenLoss
-from retro.training.optimizer import make_optimizer
-from retro.training.recomputation import recompute_activations
+from retro.training.objective import TokenLoss, make_optimizer, recompute_activations
 
 TOKENS, GEMM = 4096, 1536
 MODEL = get("massive-text-mini").model
@@ -64,7 +62,7 @@ def main() -> None:
     steps |= {f"length 512, k {k}": step_of(Retro(MODEL), 512, k) for k in (1, 4)}
     steps |= {
         "baseline": step_of(baseline, k=0),
-        "RETROfit": step_of(retrofit(baseline, FitConfig.of(MODEL))),
+        "RETROfit": step_of(retrofit(baseline, MODEL.retrieval or RetrievalConfig())),
     }
     steps |= {"recomputed activations": step_of(recomputing(MODEL))}
     if has_bfloat16(CPU):

@@ -12,7 +12,7 @@ CONFIGS = (
     "RunConfig",
     "ModelConfig",
     "EncoderConfig",
-    "FitConfig",
+    "RetrievalConfig",
     "CorpusConfig",
     "DatastoreConfig",
     "TrainingConfig",

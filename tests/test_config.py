@@ -4,7 +4,14 @@ import json
 import pytest
 
 from retro import recipes
-from retro.config import EncoderConfig, EvaluationConfig, ModelConfig, RunConfig, TrainingConfig
+from retro.config import (
+    EncoderConfig,
+    EvaluationConfig,
+    ModelConfig,
+    RetrievalConfig,
+    RunConfig,
+    TrainingConfig,
+)
 from retro.config_json import from_dict, to_dict
 from retro.errors import ConfigError
 
@@ -25,8 +32,8 @@ def test_an_unknown_key_is_an_error() -> None:
     values = to_dict(ModelConfig())
     with pytest.raises(ConfigError, match=r"unknown keys \['hedas'\]"):
         from_dict(ModelConfig, {**values, "hedas": 3})
-    with pytest.raises(ConfigError, match=r"config.encoder has unknown keys"):
-        from_dict(ModelConfig, {**values, "encoder": {"depth": 2}})
+    with pytest.raises(ConfigError, match=r"config.retrieval.encoder has unknown keys"):
+        from_dict(ModelConfig, {**values, "retrieval": {"encoder": {"depth": 2}}})
 
 
 @pytest.mark.parametrize("value", ["8", 8.0, True, None])
@@ -38,13 +45,16 @@ def test_a_wrong_type_is_an_error(value: object) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ModelConfig(cross_attention_layers=(6, 13)), "between 1 and the depth, 12"),
-        (lambda: ModelConfig(cross_attention_layers=(9, 6)), "rising"),
+        (
+            lambda: ModelConfig(retrieval=RetrievalConfig(cross_attention_layers=(6, 13))),
+            "between 1 and the depth, 12",
+        ),
+        (lambda: ModelConfig(retrieval=RetrievalConfig(cross_attention_layers=(9, 6))), "rising"),
         (lambda: ModelConfig(d_model=0), "positive"),
         (lambda: ModelConfig(d_model=897), "even"),
         (lambda: ModelConfig(pad_id=128_000), "within the vocabulary"),
         (
-            lambda: ModelConfig(d_model=512, share_embeddings=True, cross_attention_layers=(6,)),
+            lambda: ModelConfig(d_model=512, retrieval=RetrievalConfig(share_embeddings=True)),
             "equal widths",
         ),
         (lambda: EncoderConfig(cross_attention_layers=(3,)), "between 1 and the depth, 2"),
@@ -80,12 +90,22 @@ def test_overlapping_proportions_of_the_paper() -> None:
 
 
 def test_one_decoder_has_one_baseline() -> None:
-    model = ModelConfig(cross_attention_layers=(6, 9))
+    model = ModelConfig(retrieval=RetrievalConfig(cross_attention_layers=(6, 9)))
     others = (
         {"encoder": EncoderConfig(num_layers=1)},
         {"cross_attention_positions": False},
         {"retrieved": "neighbour", "copying_start": True},
         {"cross_attention_layers": (1,)},
     )
-    assert all(dataclasses.replace(model, **changes).baseline() == model.baseline() for changes in others)
+    for changes in others:
+        other = dataclasses.replace(model, retrieval=dataclasses.replace(model.retrieval, **changes))
+        assert other.baseline() == model.baseline()
     assert dataclasses.replace(model, d_model=512).baseline() != model.baseline()
+
+
+def test_json_from_before_retrieval_had_a_config_of_its_own_is_read() -> None:
+    retro = recipes.get("tiny").model
+    new = to_dict(retro)
+    old = {key: value for key, value in new.items() if key not in ("retrieval", "end_id")} | new["retrieval"]
+    assert from_dict(ModelConfig, old) == retro
+    assert from_dict(ModelConfig, {**old, "cross_attention_layers": []}) == retro.baseline()

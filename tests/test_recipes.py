@@ -71,7 +71,7 @@ def test_the_hyperparameters_are_the_appendix_s(name: str, numbers: tuple[object
     assert (training.learning_rate, training.min_learning_rate, training.num_steps) == pytest.approx(
         numbers[7:]
     )
-    assert model.encoder.cross_attention_layers == (1,)
+    assert model.retrieval.encoder.cross_attention_layers == (1,)
     assert training.warmup_start == 1e-7
     wikitext = name == "wikitext103"
     assert (training.warmup_steps, training.weight_decay, model.dropout) == (
@@ -87,11 +87,11 @@ def test_every_row_of_the_ablation_table() -> None:
     run = recipes.get("ablation-172m")
     rows = {name: recipes.ablation(run, name) for name in recipes.ABLATIONS}
     assert rows["retro"].model == run.model
-    assert rows["no-query-conditioning"].model.encoder.cross_attention_layers == ()
-    assert not rows["no-cross-attention-positions"].model.cross_attention_positions
-    assert rows["shared-embeddings"].model.share_embeddings
-    assert rows["deep-encoder"].model.encoder.num_layers == 6
-    assert [rows[name].model.retrieved for name in ("neighbours-only", "continuations-only")] == [
+    assert rows["no-query-conditioning"].model.retrieval.encoder.cross_attention_layers == ()
+    assert not rows["no-cross-attention-positions"].model.retrieval.cross_attention_positions
+    assert rows["shared-embeddings"].model.retrieval.share_embeddings
+    assert rows["deep-encoder"].model.retrieval.encoder.num_layers == 6
+    assert [rows[name].model.retrieval.retrieved for name in ("neighbours-only", "continuations-only")] == [
         "neighbour",
         "continuation",
     ]

@@ -27,15 +27,15 @@ MODEL = [
     "32",
     "--model.chunk-len",
     "8",
-    "--model.cross-attention-layers",
+    "--model.retrieval.cross-attention-layers",
     "2",
-    "--model.encoder.d-model",
+    "--model.retrieval.encoder.d-model",
     "16",
-    "--model.encoder.num-heads",
+    "--model.retrieval.encoder.num-heads",
     "2",
-    "--model.encoder.head-dim",
+    "--model.retrieval.encoder.head-dim",
     "8",
-    "--model.encoder.ffw-dim",
+    "--model.retrieval.encoder.ffw-dim",
     "32",
     "--seq-len",
     "32",
@@ -59,8 +59,8 @@ def test_text_to_sample_by_commands(
     assert main(["train", work, *MODEL]) == 0
     assert main(["train", work, "--baseline", *MODEL]) == 0
     fit = [
-        argument.replace("--model.", "--fit.")
-        for argument in MODEL[MODEL.index("--model.cross-attention-layers") :]
+        argument.replace("--model.retrieval.", "--fit.")
+        for argument in MODEL[MODEL.index("--model.retrieval.cross-attention-layers") :]
     ]
     assert (
         main(

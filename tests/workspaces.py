@@ -10,6 +10,7 @@ from retro.config import (
     EncoderConfig,
     EvaluationConfig,
     ModelConfig,
+    RetrievalConfig,
     RunConfig,
     TrainingConfig,
 )
@@ -19,10 +20,19 @@ from retro.workspace import Workspace
 
 def small_run(bert: str) -> RunConfig:
     encoder = EncoderConfig(d_model=16, num_layers=1, num_heads=2, head_dim=8, ffw_dim=32)
+    retrieval = RetrievalConfig(
+        cross_attention_layers=(2,), encoder=encoder, share_embeddings=True, copying_start=True
+    )
     model = ModelConfig(
-        vocab_size=320, d_model=16, num_layers=2, num_heads=2, head_dim=8, ffw_dim=32, chunk_len=8, cross_attention_layers=(2,), encoder=encoder,
-        share_embeddings=True, copying_start=True,
-    )  # fmt: skip
+        vocab_size=320,
+        d_model=16,
+        num_layers=2,
+        num_heads=2,
+        head_dim=8,
+        ffw_dim=32,
+        chunk_len=8,
+        retrieval=retrieval,
+    )
     return RunConfig(
         name="small",
         model=model,

@@ -31,8 +31,39 @@ class EncoderConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RetrievalConfig:
+    """What a RETRO has beyond its baseline: chunked cross-attention, and the encoder that reads the neighbours."""
+
+    cross_attention_layers: tuple[int, ...] = ()
+    """Layers with chunked cross-attention, counted from 1; P in the paper. Empty: every third from 6 on, earlier
+    and closer together in shallow models."""
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    share_embeddings: bool = False
+    """Whether the encoder reads with the decoder's embedding matrix; needs equal widths."""
+    cross_attention_positions: bool = True
+    """Whether the two kinds of cross-attention add relative positional logits."""
+    copying_start: bool = False
+    """Whether the weights start as a circuit that copies from neighbours; see `model/start.py`."""
+    quiet_start: bool = False
+    """Whether cross-attention starts with an output of zero, so that untrained retrieval changes nothing."""
+    retrieved: str = "both"
+    """What is read of a neighbour: `both` [N, F], the `neighbour` N only, or its `continuation` F only."""
+
+    def __post_init__(self) -> None:
+        _require_one_of("retrieved", self.retrieved, "both", "neighbour", "continuation")
+        width = self.encoder.d_model
+        _require(width % 2 == 0, f"encoder.d_model is {width}; expected an even number")
+
+    def places_read(self, chunk_len: int) -> slice:
+        """The places of [N, F] that are read."""
+        first = chunk_len if self.retrieved == "continuation" else 0
+        stop = chunk_len if self.retrieved == "neighbour" else 2 * chunk_len
+        return slice(first, stop)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A RETRO decoder with its encoder, or a plain transformer when `cross_attention_layers` is empty."""
+    """A decoder, with retrieval or without: RETRO, or the plain transformer that it is compared with."""
 
     vocab_size: int = 128_000
     d_model: int = 896
@@ -42,22 +73,13 @@ class ModelConfig:
     ffw_dim: int = 3584
     chunk_len: int = 64
     """Tokens of a chunk, m in the paper."""
-    cross_attention_layers: tuple[int, ...] = ()
-    """Layers with chunked cross-attention, counted from 1; P in the paper. Empty: the baseline."""
-    encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    share_embeddings: bool = False
-    """Whether the encoder reads with the decoder's embedding matrix; needs equal widths."""
-    cross_attention_positions: bool = True
-    """Whether the two kinds of cross-attention add relative positional logits."""
-    copying_start: bool = False
-    """Whether the retrieval weights start as a circuit that copies from neighbours; see `model/start.py`."""
-    quiet_start: bool = False
-    """Whether cross-attention starts with an output of zero, so that untrained retrieval changes nothing."""
-    retrieved: str = "both"
-    """What is read of a neighbour: `both` [N, F], the `neighbour` N only, or its `continuation` F only."""
+    retrieval: RetrievalConfig | None = None
+    """None: the baseline."""
     dropout: float = 0.0
     pad_id: int = 0
     """The token that is masked out of every attention."""
+    end_id: int | None = None
+    """The token that closes a document, where it is known."""
 
     def __post_init__(self) -> None:
         _require_positive(
@@ -72,72 +94,48 @@ class ModelConfig:
             f"pad_id is {self.pad_id}; expected it within the vocabulary of {self.vocab_size}",
         )
         _require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; expected 0 ≤ dropout < 1")
-        _require_one_of("retrieved", self.retrieved, "both", "neighbour", "continuation")
-        _require_layers("cross_attention_layers", self.cross_attention_layers, self.num_layers)
-        if self.uses_retrieval:
-            _require(
-                self.encoder.d_model % 2 == 0,
-                f"encoder.d_model is {self.encoder.d_model}; expected an even number",
-            )
-            _require(
-                not self.share_embeddings or self.encoder.d_model == self.d_model,
-                f"share_embeddings needs equal widths; found encoder.d_model {self.encoder.d_model} and d_model {self.d_model}",
-            )
+        if self.retrieval is not None:
+            self._settle(self.retrieval)
+
+    def _settle(self, retrieval: RetrievalConfig) -> None:
+        """Choose the layers that were left open, and check what depends on the decoder."""
+        layers = retrieval.cross_attention_layers or cross_attention_places(self.num_layers)
+        _require_layers("cross_attention_layers", layers, self.num_layers)
+        width = retrieval.encoder.d_model
+        _require(
+            not retrieval.share_embeddings or width == self.d_model,
+            f"share_embeddings needs equal widths; found encoder.d_model {width} and d_model {self.d_model}",
+        )
+        object.__setattr__(self, "retrieval", dataclasses.replace(retrieval, cross_attention_layers=layers))
 
     @property
     def uses_retrieval(self) -> bool:
         """Whether the model has chunked cross-attention at all."""
-        return bool(self.cross_attention_layers)
+        return self.retrieval is not None
+
+    @property
+    def cross_attention_layers(self) -> tuple[int, ...]:
+        """Layers with chunked cross-attention, counted from 1; none in a baseline."""
+        return self.retrieval.cross_attention_layers if self.retrieval is not None else ()
 
     @property
     def retrieved_len(self) -> int:
         """Tokens of a neighbour and its continuation, r in the paper."""
         return 2 * self.chunk_len
 
-    @property
-    def read_places(self) -> slice:
-        """The places of [N, F] that are read."""
-        m = self.chunk_len
-        return {"both": slice(0, 2 * m), "neighbour": slice(0, m), "continuation": slice(m, 2 * m)}[
-            self.retrieved
-        ]
-
     def baseline(self) -> "ModelConfig":
         """The same decoder without retrieval: one and the same for every RETRO that has it."""
-        return dataclasses.replace(
-            self, cross_attention_layers=(), encoder=EncoderConfig(), share_embeddings=False, cross_attention_positions=True,
-            copying_start=False, quiet_start=False, retrieved="both",
-        )  # fmt: skip
+        return dataclasses.replace(self, retrieval=None)
 
-
-@dataclass(frozen=True, kw_only=True)
-class FitConfig:
-    """What RETROfitting adds to a baseline."""
-
-    cross_attention_layers: tuple[int, ...] = ()
-    """Layers that get chunked cross-attention, counted from 1. Empty: every third from 6 on, earlier and closer in shallow models."""
-    encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    share_embeddings: bool = False
-    """Whether the encoder reads with the baseline's frozen embedding matrix; needs equal widths."""
-    cross_attention_positions: bool = True
-    copying_start: bool = False
-    quiet_start: bool = False
-    retrieved: str = "both"
-
-    @classmethod
-    def of(cls, model: ModelConfig) -> "FitConfig":
-        """What a RETRO config has beyond its baseline."""
-        return cls(**{entry.name: getattr(model, entry.name) for entry in dataclasses.fields(cls)})
-
-    def apply(self, baseline: ModelConfig) -> ModelConfig:
-        """The baseline's config with these additions; the fields mean what they mean there."""
-        _require(
-            not baseline.uses_retrieval,
-            "the model to fit has cross-attention already; expected a baseline; run: retro train --baseline",
-        )
-        changes = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
-        layers = self.cross_attention_layers or cross_attention_places(baseline.num_layers)
-        return dataclasses.replace(baseline, **{**changes, "cross_attention_layers": layers})
+    @staticmethod
+    def upgrade(values: dict[str, Any]) -> dict[str, Any]:
+        """JSON from before retrieval had a config of its own."""
+        if "cross_attention_layers" not in values:
+            return values
+        names = [entry.name for entry in dataclasses.fields(RetrievalConfig)]
+        moved = {name: values[name] for name in names if name in values}
+        kept = {name: value for name, value in values.items() if name not in moved}
+        return {**kept, "retrieval": moved if moved["cross_attention_layers"] else None}
 
 
 @dataclass(frozen=True, kw_only=True)

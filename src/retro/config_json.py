@@ -25,7 +25,12 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(cls: type[Config], values: dict[str, Any], where: str = "config") -> Config:
-    """Read a config back strictly: an unknown or missing key is an error, never ignored."""
+    """Read a config back strictly: an unknown or missing key is an error, never ignored.
+
+    A class whose fields have changed says in `upgrade` how JSON from before is to be read.
+    """
+    upgrade = getattr(cls, "upgrade", None)
+    values = upgrade(values) if upgrade else values
     hints = typing.get_type_hints(cls)
     fields = {entry.name: entry for entry in dataclasses.fields(cls)}  # type: ignore[arg-type]
     unknown = sorted(set(values) - set(fields))
@@ -38,6 +43,9 @@ def from_dict(cls: type[Config], values: dict[str, Any], where: str = "config") 
 
 
 def _coerce(hint: Any, value: Any, where: str) -> Any:
+    if typing.get_origin(hint) is types.UnionType:
+        # Of unions only `Config | None` occurs.
+        return None if value is None else _coerce(typing.get_args(hint)[0], value, where)
     if dataclasses.is_dataclass(hint):
         _require(isinstance(value, dict), f"{where} is {value!r}; expected an object")
         return from_dict(typing.cast(type, hint), value, where)

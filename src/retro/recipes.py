@@ -11,6 +11,7 @@ from retro.config import (
     EncoderConfig,
     EvaluationConfig,
     ModelConfig,
+    RetrievalConfig,
     RunConfig,
     TrainingConfig,
 )
@@ -34,10 +35,9 @@ def tiny() -> RunConfig:
         num_heads=4,
         head_dim=32,
         ffw_dim=512,
-        cross_attention_layers=(2, 4),
-        encoder=encoder,
-        share_embeddings=True,
-        copying_start=True,
+        retrieval=RetrievalConfig(
+            cross_attention_layers=(2, 4), encoder=encoder, share_embeddings=True, copying_start=True
+        ),
     )
     return RunConfig(
         name="tiny",
@@ -81,10 +81,12 @@ def massive_text_mini() -> RunConfig:
         num_heads=4,
         head_dim=64,
         ffw_dim=1024,
-        cross_attention_layers=(3, 6),
-        encoder=encoder,
-        share_embeddings=True,  # a narrower encoder with its own copies far worse at the start
-        copying_start=True,
+        retrieval=RetrievalConfig(
+            cross_attention_layers=(3, 6),
+            encoder=encoder,
+            share_embeddings=True,  # a narrower encoder with its own copies far worse at the start
+            copying_start=True,
+        ),
     )
     return RunConfig(
         name="massive-text-mini",
@@ -124,7 +126,7 @@ def _paper(
         num_heads=num_heads,
         head_dim=head_dim,
         ffw_dim=4 * d_model,
-        cross_attention_layers=tuple(range(6, num_layers + 1, 3)) if retrieval else (),
+        retrieval=RetrievalConfig() if retrieval else None,
     )
     largest = d_model == 4096
     batch_size, rate = 1024 if largest and not fit else 256, 1e-4 if largest else 2e-4
@@ -141,15 +143,14 @@ def _paper(
 
 
 def _wikitext103(name: str, retrieval: bool) -> RunConfig:
+    encoder = EncoderConfig(d_model=1024, ffw_dim=4096)
     model = ModelConfig(
         d_model=1024,
         num_layers=18,
         num_heads=16,
         head_dim=64,
         ffw_dim=4096,
-        cross_attention_layers=tuple(range(6, 19, 3)) if retrieval else (),
-        encoder=EncoderConfig(d_model=1024, ffw_dim=4096),
-        share_embeddings=retrieval,
+        retrieval=RetrievalConfig(encoder=encoder, share_embeddings=True) if retrieval else None,
         dropout=0.25,
     )
     training = TrainingConfig(
@@ -240,15 +241,21 @@ def baseline_of(run: RunConfig) -> RunConfig:
 
 
 def _layers(*layers: int) -> Callable[[RunConfig], RunConfig]:
-    return lambda run: _model(run, cross_attention_layers=layers)
+    return lambda run: _retrieval(run, cross_attention_layers=layers)
 
 
-def _model(run: RunConfig, **changes: Any) -> RunConfig:
-    return replace(run, model=replace(run.model, **changes))
+def _retrieval(run: RunConfig, **changes: Any) -> RunConfig:
+    assert run.model.retrieval is not None
+    return replace(run, model=replace(run.model, retrieval=replace(run.model.retrieval, **changes)))
 
 
 def _encoder(run: RunConfig, **changes: Any) -> RunConfig:
-    return _model(run, encoder=replace(run.model.encoder, **changes))
+    assert run.model.retrieval is not None
+    return _retrieval(run, encoder=replace(run.model.retrieval.encoder, **changes))
+
+
+def _with_shared_embeddings(run: RunConfig) -> RunConfig:
+    return _retrieval(_encoder(run, d_model=run.model.d_model), share_embeddings=True)
 
 
 def _neighbours(number: int) -> Callable[[RunConfig], RunConfig]:
@@ -258,11 +265,11 @@ def _neighbours(number: int) -> Callable[[RunConfig], RunConfig]:
 ABLATIONS: dict[str, Callable[[RunConfig], RunConfig]] = {
     "retro": lambda run: run,
     "no-query-conditioning": lambda run: _encoder(run, cross_attention_layers=()),
-    "no-cross-attention-positions": lambda run: _model(run, cross_attention_positions=False),
-    "shared-embeddings": lambda run: _model(_encoder(run, d_model=run.model.d_model), share_embeddings=True),
+    "no-cross-attention-positions": lambda run: _retrieval(run, cross_attention_positions=False),
+    "shared-embeddings": _with_shared_embeddings,
     "deep-encoder": lambda run: _encoder(run, num_layers=6),
-    "neighbours-only": lambda run: _model(run, retrieved="neighbour"),
-    "continuations-only": lambda run: _model(run, retrieved="continuation"),
+    "neighbours-only": lambda run: _retrieval(run, retrieved="neighbour"),
+    "continuations-only": lambda run: _retrieval(run, retrieved="continuation"),
     "no-retrieval": baseline_of,
     "one-neighbour": _neighbours(1),
     "four-neighbours": _neighbours(4),

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from retro import catalogue
-from retro.config import EvaluationConfig, FitConfig, ModelConfig, RunConfig, TrainingConfig
+from retro.config import EvaluationConfig, ModelConfig, RetrievalConfig, RunConfig, TrainingConfig
 from retro.config_json import to_dict
 from retro.corpus.pack import REPORT
 from retro.retrieval.neighbours import Neighbours
@@ -96,7 +96,10 @@ class Study:
         training = replace(self.run.training, num_steps=num_steps, warmup_steps=warmup)
         with self._training(name) as told:
             return self._note(
-                name, self.work.fit(name, "baseline", FitConfig.of(self.run.model), training, told)[1]
+                name,
+                self.work.fit(
+                    name, "baseline", self.run.model.retrieval or RetrievalConfig(), training, told
+                )[1],
             )
 
     @contextmanager

@@ -5,13 +5,22 @@ The stages find each other here, so that a user names one folder instead of six.
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from retro.comparators.knn_evaluation import KnnEvaluation, evaluate_knn
-from retro.config import DatastoreConfig, EvaluationConfig, FitConfig, KnnConfig, ModelConfig, TrainingConfig
+from retro.config import (
+    DatastoreConfig,
+    EvaluationConfig,
+    KnnConfig,
+    ModelConfig,
+    RetrievalConfig,
+    TrainingConfig,
+)
 from retro.config_json import from_dict
 from retro.corpus.ingest import CorpusWorkspace
 from retro.corpus.readers import FieldMap
@@ -21,23 +30,24 @@ from retro.errors import ArtifactError, ConfigError
 from retro.fitting.baseline import retrofit
 from retro.generation.sampler import Sampler
 from retro.generation.search import Passages
-from retro.model.checkpoint import WEIGHTS, load
-from retro.model.retro import Retro
+from retro.model.protocol import LanguageModel, ModelFacts, TrainableModel
+from retro.model.weights import WEIGHTS
 from retro.retrieval.datastore.build import build_datastore
 from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours, find_neighbours
 from retro.retrieval.retriever import Retriever
 from retro.retrieval.thinning import thinned_neighbours
+from retro.run import Origin, load, make_model
 from retro.scoring.evaluate import Evaluation, evaluate
 from retro.scoring.inspection import CloseDocument, DocumentGain, document_gains, find_document, look_closely
 from retro.scoring.sets import EvaluationSet, make_set, name_of
 from retro.scoring.tasks import TaskResult, evaluate_task, source_of
 from retro.stages.executor import Executor
 from retro.stages.files import file_checksum
-from retro.stages.progress import Progress
+from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import MANIFEST, Artifact, open_artifact
 from retro.training.batches import PackedBatches
-from retro.training.trainer import train
+from retro.training.loop import train
 
 
 class Workspace(CorpusWorkspace):
@@ -90,46 +100,49 @@ class Workspace(CorpusWorkspace):
         model_config: ModelConfig,
         config: TrainingConfig,
         progress: Progress | None = None,
-    ) -> tuple[Retro, Artifact]:
+    ) -> tuple[TrainableModel, Artifact]:
         """Train a model called `name`; the vocabulary is the corpus's. The weights' start depends on the seed alone."""
         store = self.corpus().train
         model_config = dataclasses.replace(
-            model_config, vocab_size=store.artifact.counts["vocab_size"], pad_id=store.pad_id
+            model_config,
+            vocab_size=store.artifact.counts["vocab_size"],
+            pad_id=store.pad_id,
+            end_id=store.end_id,
         )
         torch.manual_seed(config.seed)
-        return self._train(name, Retro(model_config), config, {}, progress)
+        return self._train(name, make_model(model_config), config, {}, progress)
 
     def fit(
         self,
         name: str,
         baseline: str,
-        fit: FitConfig,
+        fit: RetrievalConfig,
         config: TrainingConfig,
         progress: Progress | None = None,
-    ) -> tuple[Retro, Artifact]:
+    ) -> tuple[TrainableModel, Artifact]:
         """RETROfit a baseline, a run of this workspace or a model folder from elsewhere: its weights stay as they are."""
         model, folder = self.base(baseline)
         torch.manual_seed(config.seed)
         fitted = retrofit(model, fit)
         return self._train(name, fitted, config, {"baseline": file_checksum(folder / WEIGHTS)}, progress)
 
-    def base(self, name: str) -> tuple[Retro, Path]:
+    def base(self, name: str) -> tuple[TrainableModel, Path]:
         """A model to go on from, with its folder: a run of this workspace, or a model folder from elsewhere with the same tokenizer."""
         folder = self.run_path(name) if self.run_path(name).exists() else Path(name)
         model = load(folder)
-        self._expect_same_tokenizer(folder, model.config)
+        self._expect_same_tokenizer(folder, model.facts)
         return model, folder
 
     def _train(
         self,
         name: str,
-        model: Retro,
+        model: TrainableModel,
         config: TrainingConfig,
         inputs: dict[str, str],
         progress: Progress | None,
-    ) -> tuple[Retro, Artifact]:
-        corpus, m = self.corpus(), model.config.chunk_len
-        k = config.num_neighbours if model.config.uses_retrieval else 0
+    ) -> tuple[TrainableModel, Artifact]:
+        corpus, m = self.corpus(), model.facts.chunk_len
+        k = config.num_neighbours if model.facts.retrieves else 0
         if k and self.datastore().config.chunk_len != m:
             raise ConfigError(
                 f"{self.datastore_path} has chunks of {self.datastore().config.chunk_len} tokens; expected the model's {m}"
@@ -159,12 +172,22 @@ class Workspace(CorpusWorkspace):
             self.run_path(name),
             inputs,
             validation,
-            progress,
+            progress or no_progress,
             self._sampling(config, k),
+            Origin(tokenizer=self.tokenizer_path, data=self._data_of(corpus.train)),
         )
         return load(artifact.path), artifact
 
-    def _expect_same_tokenizer(self, folder: Path, found: ModelConfig) -> None:
+    def _data_of(self, store: TokenStore) -> dict[str, Any]:
+        """Documents, tokens and bytes of each source, for a run's card."""
+        sizes: dict[str, Counter[str]] = {}
+        for index, row in enumerate(store.documents):
+            tokens = int(store.ends[index] - store.starts[index])
+            counts = sizes.setdefault(row["source"], Counter())
+            counts.update(documents=1, tokens=tokens, bytes=int(store.num_bytes[index]))
+        return {source: dict(counts) for source, counts in sorted(sizes.items())}
+
+    def _expect_same_tokenizer(self, folder: Path, found: ModelFacts) -> None:
         """Refuse a model of another vocabulary: its token ids would mean other text."""
         store = self.corpus().train
         vocab_size, manifest = store.artifact.counts["vocab_size"], folder / MANIFEST
@@ -175,12 +198,12 @@ class Workspace(CorpusWorkspace):
                 "expected the same; ingest this corpus with that tokenizer, or train a baseline here: retro train --baseline"
             )
 
-    def _sampling(self, config: TrainingConfig, num_neighbours: int) -> Callable[[Retro], str] | None:
+    def _sampling(self, config: TrainingConfig, num_neighbours: int) -> Callable[[LanguageModel], str] | None:
         if not config.sample_every:
             return None
         retriever = Retriever(self.datastore(), num_neighbours or config.num_neighbours)
 
-        def sample(model: Retro) -> str:
+        def sample(model: LanguageModel) -> str:
             tokens = (
                 Sampler(model, retriever)
                 .generate(config.sample_prompt, max_tokens=config.sample_tokens)
@@ -190,7 +213,7 @@ class Workspace(CorpusWorkspace):
 
         return sample
 
-    def model(self, name: str) -> tuple[Retro, Artifact]:
+    def model(self, name: str) -> tuple[TrainableModel, Artifact]:
         """A finished run's model, which must have been trained on this folder's tokens."""
         artifact = open_artifact(self.run_path(name), "run", f"retro train {self.path} --name {name}")
         corpus = self.corpus()
@@ -331,7 +354,7 @@ class Workspace(CorpusWorkspace):
         """A sampler of a run, with the datastore or given passages behind it; a baseline needs neither."""
         model, _ = self.model(name)
         tokenizer = Tokenizer.open(self.tokenizer_path)
-        if not retrieval or not model.config.uses_retrieval:
+        if not retrieval or not model.facts.retrieves:
             return Sampler(model, tokenizer=tokenizer, window=window)
-        given = Passages(passages, tokenizer, model.config.chunk_len) if passages else None
+        given = Passages(passages, tokenizer, model.facts.chunk_len) if passages else None
         return Sampler(model, given or Retriever(self.datastore(), num_neighbours), window=window)

@@ -189,7 +189,7 @@ def test_ctrl_c_in_training_is_one_line_and_the_next_run_goes_on(
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )
-    checkpoints = tmp_path / "w" / "runs" / "long.partial" / "checkpoints"
+    checkpoints = tmp_path / "w" / "runs" / "long.partial" / "scratch" / "checkpoints"
     deadline = time.monotonic() + 60
     while (
         not list(checkpoints.glob("step-*/state.json"))

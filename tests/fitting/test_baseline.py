@@ -6,23 +6,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from retro.config import FitConfig, ModelConfig, cross_attention_places
+from retro.config import ModelConfig, RetrievalConfig, cross_attention_places
 from retro.errors import ConfigError
 from retro.fitting.baseline import retrofit
 from retro.model.retro import Retro
 from retro.training.metrics import METRICS, read_metrics
-from retro.training.optimizer import make_optimizer
+from retro.training.objective import make_optimizer
 from tests.model.models import random_inputs, small_config, small_model
 from tests.training.runs import CONFIG, RandomBatches, start
 
-FIT = FitConfig(cross_attention_layers=(2, 3), encoder=small_config().encoder)
+FIT = RetrievalConfig(cross_attention_layers=(2, 3), encoder=small_config().retrieval.encoder)
 
 
 def fitted(**changes: object) -> tuple[Retro, Retro]:
     """A baseline and its RETROfit."""
     baseline = small_model(dtype=torch.float32, cross_attention_layers=())
     return baseline, retrofit(
-        baseline, FitConfig(**{"cross_attention_layers": (2, 3), "encoder": FIT.encoder, **changes})
+        baseline, RetrievalConfig(**{"cross_attention_layers": (2, 3), "encoder": FIT.encoder, **changes})
     )  # type: ignore[arg-type]
 
 
@@ -129,14 +129,15 @@ def test_only_what_is_trained_is_in_a_checkpoint(tmp_path: Path) -> None:
 )
 def test_where_cross_attention_goes_by_itself(depth: int, places: tuple[int, ...]) -> None:
     assert cross_attention_places(depth) == places
-    assert FitConfig().apply(ModelConfig(num_layers=depth)).cross_attention_layers == places
+    config = ModelConfig(num_layers=depth, retrieval=RetrievalConfig())
+    assert config.cross_attention_layers == places
 
 
 def test_what_cannot_be_fitted_is_refused() -> None:
     with pytest.raises(ConfigError, match="has cross-attention already; expected a baseline"):
         retrofit(small_model(), FIT)
     with pytest.raises(ConfigError, match="between 1 and the depth, 3"):
-        retrofit(small_model(cross_attention_layers=()), FitConfig(cross_attention_layers=(6,)))
+        retrofit(small_model(cross_attention_layers=()), RetrievalConfig(cross_attention_layers=(6,)))
 
 
 def test_the_weights_of_the_baseline_are_copied_not_shared() -> None:

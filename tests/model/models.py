@@ -1,17 +1,22 @@
 """Small random models and inputs for the tests of this folder."""
 
+import dataclasses
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from retro.config import EncoderConfig, ModelConfig
+from retro.config import EncoderConfig, ModelConfig, RetrievalConfig
 from retro.model.retro import Retro
 
 VOCAB = 31
 
 
+RETRIEVAL_FIELDS = {entry.name for entry in dataclasses.fields(RetrievalConfig)}
+
+
 def small_config(**changes: Any) -> ModelConfig:
+    """Changes may name fields of the model and of its retrieval; without cross-attention layers it is a baseline."""
     encoder = EncoderConfig(
         d_model=6, num_layers=2, num_heads=2, head_dim=5, ffw_dim=12, cross_attention_layers=(1,)
     )
@@ -26,7 +31,10 @@ def small_config(**changes: Any) -> ModelConfig:
         "cross_attention_layers": (2, 3),
         "encoder": encoder,
     }
-    return ModelConfig(**{**settings, **changes})
+    settings |= changes
+    chosen = {name: settings.pop(name) for name in RETRIEVAL_FIELDS & settings.keys()}
+    retrieval = RetrievalConfig(**chosen) if chosen["cross_attention_layers"] else None
+    return ModelConfig(**settings, retrieval=retrieval)
 
 
 def small_model(seed: int = 0, dtype: torch.dtype = torch.float64, **changes: Any) -> Retro:

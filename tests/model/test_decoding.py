@@ -11,7 +11,7 @@ from torch import Tensor
 
 from retro.config import EncoderConfig
 from retro.errors import ConfigError, DataError
-from retro.model.decoding import Decoding
+from retro.model.decoding import RetroDecoding as Decoding
 from retro.model.retro import Retro
 from tests.model.models import random_inputs, small_model
 
@@ -112,7 +112,7 @@ def test_any_batch_equals_the_full_forward(
 
 def test_many_chunks_in_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache begins small and grows several times."""
-    monkeypatch.setattr("retro.model.token_cache.SMALLEST", 2)
+    monkeypatch.setattr("retro.model.caches.SMALLEST", 2)
     model = small_model(dtype=torch.float32)
     prompt_lens = [0, 1, 3, 4, 5, 26]
     tokens, neighbours, mask = random_inputs(model.config, len(prompt_lens), 30, 2)
@@ -187,7 +187,7 @@ def test_one_prompt_goes_on_in_several_ways() -> None:
 def test_a_window_that_covers_all_is_exact_and_a_small_one_sees_its_last_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("retro.model.token_cache.SMALLEST", 2)
+    monkeypatch.setattr("retro.model.caches.SMALLEST", 2)
     model = small_model(num_layers=1, cross_attention_layers=())
     tokens, _, _ = random_inputs(model.config, 1, 40, 1)
     with torch.no_grad():
@@ -204,7 +204,7 @@ def test_a_windowed_cache_stays_small_and_keeps_the_chunk_grid(monkeypatch: pyte
     model = small_model()
     inputs = random_inputs(model.config, 1, 30, 2)
     unmoved = decode(model, inputs[0], [1], *inputs[1:], window=6)[0]
-    monkeypatch.setattr("retro.model.token_cache.SMALLEST", 2)
+    monkeypatch.setattr("retro.model.caches.SMALLEST", 2)
     torch.testing.assert_close(
         decode(model, inputs[0], [1], *inputs[1:], window=6)[0], unmoved, rtol=0, atol=1e-10
     )

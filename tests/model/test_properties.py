@@ -105,7 +105,7 @@ def test_masked_neighbours_change_nothing(variant: str) -> None:
     assert torch.equal(model(tokens, neighbours, mask), model(tokens, replaced, mask))
     assert (
         not torch.equal(model(tokens, neighbours, mask), model(tokens, noise, mask))
-        or model.config.quiet_start
+        or model.config.retrieval.quiet_start
     )
     fewer = model(tokens, neighbours[:, :, :1], mask[:, :, :1])
     only_first = model(tokens, neighbours, mask & (torch.arange(3) == 0))
@@ -155,9 +155,9 @@ def test_neighbours_of_one_sequence_do_not_broadcast_over_two() -> None:
     model = small_model()
     tokens, neighbours, mask = random_inputs(model.config, batch=2, seq_len=8, k=2)
     with pytest.raises(DataError, match="expected"):
-        model._check_neighbours(tokens, neighbours[:1], mask[:1])
+        model.check_neighbours(tokens, neighbours[:1], mask[:1])
     with pytest.raises(DataError, match="complete chunks"):
-        model._check_neighbours(tokens, neighbours[:, :1], mask[:, :1])
+        model.check_neighbours(tokens, neighbours[:, :1], mask[:, :1])
 
 
 def test_baseline_refuses_neighbours() -> None:

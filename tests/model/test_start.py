@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from retro.config import EncoderConfig, ModelConfig
+from retro.config import EncoderConfig, ModelConfig, RetrievalConfig
 from retro.model.retro import Retro
 
 
@@ -11,10 +11,22 @@ def lift_of_copy(copying_start: bool, encoder_width: int) -> float:
     """By how many standard deviations the right next token stands out, where the neighbour holds the very text at another offset."""
     torch.manual_seed(0)
     encoder = EncoderConfig(d_model=encoder_width, num_layers=1, num_heads=4, head_dim=32, ffw_dim=256)
+    retrieval = RetrievalConfig(
+        cross_attention_layers=(2,),
+        encoder=encoder,
+        share_embeddings=encoder_width == 128,
+        copying_start=copying_start,
+    )
     config = ModelConfig(
-        vocab_size=512, d_model=128, num_layers=2, num_heads=4, head_dim=32, ffw_dim=256, chunk_len=16, cross_attention_layers=(2,),
-        encoder=encoder, share_embeddings=encoder_width == 128, copying_start=copying_start,
-    )  # fmt: skip
+        vocab_size=512,
+        d_model=128,
+        num_layers=2,
+        num_heads=4,
+        head_dim=32,
+        ffw_dim=256,
+        chunk_len=16,
+        retrieval=retrieval,
+    )
     model = Retro(config).eval()
     tokens = torch.randint(1, 512, (8, 32))
     neighbours = torch.randint(1, 512, (8, 2, 1, 32))

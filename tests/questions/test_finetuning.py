@@ -14,7 +14,7 @@ from retro.generation.search import Passage
 from retro.model.retro import Retro
 from retro.questions.examples import Question
 from retro.questions.experiment import CLOSED, CLOSED_BASELINE, OPEN, SHUFFLED, run_experiment
-from retro.questions.finetuning import finetune, set_dropout
+from retro.questions.finetuning import finetune
 from retro.recipes import baseline_of
 from retro.training.metrics import METRICS, read_metrics
 from retro.workspace import Workspace
@@ -65,7 +65,7 @@ def test_all_weights_are_tuned_or_those_of_retrieval_alone(work: Workspace) -> N
 
 def test_dropout_is_the_decoder_s_only(bert: str) -> None:
     model = Retro(dataclasses.replace(small_run(bert).model, dropout=0.5))
-    set_dropout(model, 0.25)
+    model.set_dropout(0.25)
     fresh = Retro(dataclasses.replace(small_run(bert).model, dropout=0.25))
     found, expected = (
         {name: module.p for name, module in each.named_modules() if isinstance(module, nn.Dropout)}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from retro.config import EncoderConfig, EvaluationConfig, ModelConfig
+from retro.config import EvaluationConfig, ModelConfig
 from retro.model.retro import Retro
 from retro.retrieval.chunks import ChunkTable
 from retro.scoring.bits_per_byte import Scores, batches_of, chunk_bytes, score, windows_of
@@ -29,7 +29,6 @@ def model_of(vocab_size: int = 258) -> Retro:
         head_dim=8,
         ffw_dim=16,
         chunk_len=8,
-        encoder=EncoderConfig(d_model=8),
     )
     return Retro(config).eval()
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from retro.config import FitConfig, TrainingConfig
+from retro.config import RetrievalConfig, TrainingConfig
 from retro.corpus.mixture import Mixture
 from retro.fitting.baseline import retrofit
 from retro.model.retro import Retro
+from retro.stages.progress import Progress, no_progress
 from retro.training.batches import Batch
+from retro.training.loop import train
 from retro.training.metrics import METRICS, read_metrics
-from retro.training.trainer import train
 from tests.model.models import VOCAB, random_inputs, small_config
 
 CONFIG = TrainingConfig(
@@ -53,7 +54,7 @@ class RandomBatches:
 def start(
     path: Path,
     model: Retro | None = None,
-    told: Any = None,
+    told: Progress = no_progress,
     model_changes: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Retro:
@@ -70,7 +71,9 @@ def start(
 def start_fit(path: Path, **changes: Any) -> Retro:
     torch.manual_seed(1)
     return start(
-        path, retrofit(Retro(small_config().baseline()), FitConfig(encoder=small_config().encoder)), **changes
+        path,
+        retrofit(Retro(small_config().baseline()), RetrievalConfig(encoder=small_config().retrieval.encoder)),
+        **changes,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from retro.config import FitConfig
+from retro.config import RetrievalConfig
 from retro.errors import ArtifactError, ConfigError, RetroError
 from retro.model.retro import Retro
 from retro.workspace import Workspace
@@ -19,9 +19,10 @@ Start = Callable[[Workspace, str, Path], object]
 
 def trained(work: Workspace, bert: str, model: dict[str, object], **training: object) -> object:
     run = small_run(bert)
-    return work.train(
-        "wrong", dataclasses.replace(run.model, **model), dataclasses.replace(run.training, **training)
-    )  # type: ignore[arg-type]
+    layers = model.pop("cross_attention_layers", run.model.cross_attention_layers)
+    retrieval = dataclasses.replace(run.model.retrieval, cross_attention_layers=layers)  # type: ignore[type-var]
+    config = dataclasses.replace(run.model, retrieval=retrieval, **model)  # type: ignore[arg-type]
+    return work.train("wrong", config, dataclasses.replace(run.training, **training))  # type: ignore[arg-type]
 
 
 def fitted(
@@ -32,7 +33,7 @@ def fitted(
     return work.fit(
         "wrong",
         str(folder),
-        FitConfig(cross_attention_layers=layers, encoder=run.model.encoder),
+        RetrievalConfig(cross_attention_layers=layers, encoder=run.model.retrieval.encoder),
         run.training,
     )
 
@@ -58,9 +59,9 @@ CASES: dict[str, tuple[Start, type[RetroError], str]] = {
         r"another tokenizer \(300 tokens\) .*\(320 tokens\)",
     ),
     "no baseline": (
-        lambda work, bert, tmp: work.fit("wrong", "nothing", FitConfig(), small_run(bert).training),
+        lambda work, bert, tmp: work.fit("wrong", "nothing", RetrievalConfig(), small_run(bert).training),
         ArtifactError,
-        "nothing holds no config.json; expected a model folder; run: retro train",
+        "nothing holds no run.json; expected the folder of a run; run: retro train",
     ),
     "parts that do not divide the batch": (lambda work, bert, tmp: trained(work, bert, {}, accumulate=3), ConfigError, "a divisor of"),
 }  # fmt: skip
@@ -90,7 +91,7 @@ def test_a_fit_of_another_baseline_does_not_go_on_in_its_folder(
     for seed in range(2):
         torch.manual_seed(seed)
         Retro(run.model.baseline()).save(tmp_path / str(seed))
-    fit = FitConfig.of(run.model)
+    fit = run.model.retrieval
     workspace.fit("fit-of-0", str(tmp_path / "0"), fit, run.training)
     with pytest.raises(ArtifactError, match=r"other settings or inputs \(baseline differ\)"):
         workspace.fit("fit-of-0", str(tmp_path / "1"), fit, run.training)

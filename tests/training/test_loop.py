@@ -11,13 +11,12 @@ from torch import nn
 from retro import machine as precision
 from retro.corpus.mixture import Mixture
 from retro.errors import ConfigError, DataError, MissingExtraError
+from retro.model import read_out as loss_module
 from retro.model.retro import Retro
-from retro.training import loss as loss_module
+from retro.training.batches import prefetch
 from retro.training.distributed import World
-from retro.training.loss import TokenLoss
 from retro.training.metrics import METRICS, MetricsLog, read_metrics
-from retro.training.prefetch import prefetch
-from retro.training.recomputation import recompute_activations
+from retro.training.objective import TokenLoss, recompute_activations
 from tests.model.models import small_config, small_model
 from tests.training.runs import CONFIG, RandomBatches, losses, spawn, start
 

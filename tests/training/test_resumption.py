@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from retro.errors import ArtifactError
-from retro.model.checkpoint import load, load_tensors
+from retro.model.weights import load_tensors
+from retro.run import load
 from retro.training.checkpoints import Checkpoints
 from retro.training.distributed import World
 from retro.training.metrics import METRICS, read_metrics
-from retro.training.optimizer import make_optimizer
+from retro.training.objective import make_optimizer
 from tests.model.models import small_model
 from tests.training.runs import CONFIG, losses, spawn, start, start_fit
 
@@ -76,10 +77,11 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path) -> None:
         load(tmp_path / "two")(tokens), load(tmp_path / "one")(tokens), rtol=0, atol=1e-4
     )
     assert {path.name for path in (tmp_path / "two").iterdir()} == {
-        "config.json",
+        "README.md",
         "manifest.json",
         METRICS,
         "model.safetensors",
+        "run.json",
     }
 
 
@@ -100,7 +102,7 @@ def test_two_processes_go_on_where_one_stopped_and_the_other_way_round(tmp_path:
     with pytest.raises(StopRunError):
         start(tmp_path / "changing", told=stop_at(5), activation_checkpointing=True)
     two_processes(tmp_path / "changing", start_and_stop, finish=False, activation_checkpointing=True)
-    assert len(list(tmp_path.glob("changing.partial/checkpoints/step-000000006/*.safetensors"))) == 2
+    assert len(list(tmp_path.glob("changing.partial/scratch/checkpoints/step-000000006/*.safetensors"))) == 2
     start(tmp_path / "changing", activation_checkpointing=True)
     assert_close(tmp_path / "changing", tmp_path / "one")
 
@@ -145,7 +147,7 @@ def test_a_finished_run_can_hold_its_best_weights(tmp_path: Path) -> None:
 def test_a_broken_checkpoint_is_told_in_one_line(tmp_path: Path, damage: str) -> None:
     with pytest.raises(StopRunError):
         start(tmp_path / "run", told=stop_at(7))
-    (folder,) = tmp_path.glob("run.partial/checkpoints/step-000000006")
+    (folder,) = tmp_path.glob("run.partial/scratch/checkpoints/step-000000006")
     (shard,) = folder.glob("*.safetensors")
     if damage == "cut":
         shard.write_bytes(shard.read_bytes()[:-100])

@@ -7,12 +7,12 @@ import torch
 
 from retro.config import TrainingConfig
 from retro.errors import ArtifactError
-from retro.model.checkpoint import load
 from retro.model.retro import Retro
+from retro.run import load
 from retro.training.batches import PackedBatches
+from retro.training.loop import train
 from retro.training.metrics import METRICS, read_metrics
-from retro.training.optimizer import learning_rate, make_optimizer
-from retro.training.trainer import train
+from retro.training.objective import learning_rate, make_optimizer
 from retro.workspace import Workspace
 from tests.model.models import small_model
 from tests.workspaces import small_run
@@ -81,7 +81,7 @@ def test_a_resumed_run_is_the_unbroken_run(workspace: Workspace, bert: str, tmp_
 def test_a_finished_run_is_a_model_folder(workspace: Workspace, bert: str, tmp_path: Path) -> None:
     model = start(workspace, bert, tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"config.json", "manifest.json", METRICS, "model.safetensors"}
+    assert names == {"README.md", "run.json", "manifest.json", METRICS, "model.safetensors"}
     loaded = load(tmp_path / "run")
     assert loaded.config == model.config
     tokens = torch.arange(1, 20)[None]
@@ -98,19 +98,24 @@ def test_checkpoints_of_another_shape_or_broken_are_refused(
     workspace: Workspace, bert: str, tmp_path: Path
 ) -> None:
     start(workspace, bert, tmp_path / "run")
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    (tmp_path / "run" / "config.json").write_text(json.dumps({**config, "ffw_dim": 64}))
+    record_path = tmp_path / "run" / "run.json"
+    record = json.loads(record_path.read_text())
+
+    def change(**settings: object) -> None:
+        record_path.write_text(json.dumps({**record, "model": {**record["model"], **settings}}))
+
+    change(ffw_dim=64)
     with pytest.raises(ArtifactError, match=r"another architecture: .*feed_forward.*expected \(16, 64\)"):
         load(tmp_path / "run")
-    (tmp_path / "run" / "config.json").write_text(json.dumps({**config, "width": 64}))
+    change(width=64)
     with pytest.raises(Exception, match="unknown keys"):
         load(tmp_path / "run")
-    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    change()
     weights = tmp_path / "run" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
     with pytest.raises(ArtifactError, match="not a whole safetensors file"):
         load(tmp_path / "run")
-    with pytest.raises(ArtifactError, match=r"holds no config.json.*retro train"):
+    with pytest.raises(ArtifactError, match=r"holds no run.json.*retro train"):
         load(tmp_path)
 
 

@@ -99,7 +99,7 @@ def main(arguments: list[str]) -> None:
     work, questions = Workspace(options.work), _questions(options)
     model, artifact = work.model(options.run)
     k = options.k or int(artifact.config["training"]["num_neighbours"])
-    questions = with_passages(questions, _source(options, work, k, model.config.uses_retrieval))
+    questions = with_passages(questions, _source(options, work, k, model.facts.retrieves))
     answerer = Answerer(
         model, Tokenizer.open(work.tokenizer_path), own_passages(k), options.max_tokens, options.batch_size
     )

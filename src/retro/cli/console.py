@@ -36,7 +36,10 @@ def parse(
 ) -> Options:
     """Options of a command from its arguments."""
     extra = {} if default is None else {"default": default}
-    return tyro.cli(cls, args=list(arguments), prog=f"retro {command}", **extra)
+    # A config that may be absent, such as a model's retrieval, has its options where the recipe has it.
+    return tyro.cli(
+        cls, args=list(arguments), prog=f"retro {command}", config=(tyro.conf.AvoidSubcommands,), **extra
+    )
 
 
 def recipe_of(arguments: Sequence[str], default: str = "tiny") -> RunConfig:

@@ -9,7 +9,7 @@ import tyro
 
 from retro.cli.console import RichNarrator, parse, recipe_of
 from retro.cli.train import tell
-from retro.config import FitConfig, TrainingConfig
+from retro.config import RetrievalConfig, TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Options:
 
     work: Annotated[Path, tyro.conf.Positional]
     """The workspace."""
-    fit: FitConfig
+    fit: RetrievalConfig
     training: Annotated[TrainingConfig, tyro.conf.arg(name="")]
     baseline: str = "baseline"
     """A run of the workspace, or the folder of a model with the same tokenizer."""
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> None:
         Options,
         arguments,
         "fit",
-        Options(work=tyro.MISSING, fit=FitConfig.of(run.model), training=run.training),
+        Options(work=tyro.MISSING, fit=run.model.retrieval or RetrievalConfig(), training=run.training),
     )
     from retro.workspace import Workspace
 

@@ -142,7 +142,7 @@ def _sampler(options: Options) -> "Sampler":
     sampler = work.sampler(
         options.name, options.neighbours, not options.off, options.passages, options.window
     )
-    if (options.on or options.both or options.wants_neighbours) and not sampler.model.config.uses_retrieval:
+    if (options.on or options.both or options.wants_neighbours) and not sampler.model.facts.retrieves:
         raise ConfigError(
             f"run {options.name!r} has no cross-attention; expected a RETRO, or none of the options of retrieval"
         )

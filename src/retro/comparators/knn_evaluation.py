@@ -15,7 +15,8 @@ from retro.comparators.mixing import LogProbs, Tuned, expect_apart, mix, tune
 from retro.comparators.token_states import TokenStates, write_states
 from retro.config import EvaluationConfig, KnnConfig
 from retro.corpus.tokens import TokenStore
-from retro.model.retro import Retro
+from retro.errors import ConfigError
+from retro.model.protocol import KeyedModel, LanguageModel
 from retro.retrieval.datastore.datastore import SEGMENTS, Datastore
 from retro.scoring.bits_per_byte import Scores
 from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
@@ -82,7 +83,7 @@ class _Store:
 
 
 def evaluate_knn(
-    model: Retro,
+    model: LanguageModel,
     model_fingerprint: str,
     memory_store: TokenStore,
     tuning_store: TokenStore,
@@ -93,6 +94,10 @@ def evaluate_knn(
     progress: Progress | None = None,
 ) -> KnnEvaluation:
     """Remember `memory_store`, tune on `tuning_store`, report on `store`; every step is a folder below `path` and made once."""
+    if not isinstance(model, KeyedModel):
+        raise ConfigError(
+            "the model shows no states that tokens are predicted from; expected one that does, as our own models do"
+        )
     expect_apart(tuning_store, store, "what is tuned on the reported documents is no result")
 
     def told(step: str) -> Progress | None:

@@ -1,19 +1,17 @@
 """What a model computes at every token of a store: the key of kNN-LM and of the continuous cache, and the model's own bits."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from retro.config import EvaluationConfig
 from retro.corpus.tokens import TokenStore
 from retro.errors import DataError
-from retro.model.retro import Retro
-from retro.scoring.bits_per_byte import Scores, Window, windows_of
+from retro.model.protocol import KeyedModel
+from retro.retrieval.chunks import ChunkTable
+from retro.scoring.bits_per_byte import Scores, batch_inputs, batch_targets, windows_of
 from retro.stages.arrays import Filling
 from retro.stages.progress import Progress
 from retro.stages.stage import Artifact, Stage, run_stage
@@ -55,46 +53,8 @@ def predicted(store: TokenStore) -> np.ndarray:
     return mask
 
 
-@contextmanager
-def watched_keys(model: Retro) -> Iterator[list[Tensor]]:
-    """Collects, for each forward pass, what the last feed-forward layer multiplies with its weights.
-
-    That is its input after its norm, the state that Khandelwal et al. (2020) found best as a key. RETRO's paper says of its keys only
-    that they are as wide as the model.
-    """
-    seen: list[Tensor] = []
-    handle = model.layers[-1].feed_forward.norm.register_forward_hook(
-        lambda _module, _inputs, output: seen.append(output)
-    )
-    try:
-        yield seen
-    finally:
-        handle.remove()
-
-
-def read_windows(
-    model: Retro, store: TokenStore, windows: list[Window]
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """For each window its rows, their keys, and the states that the model's logits are read from."""
-    tokens = np.full(
-        (len(windows), max(window.stop - window.start for window in windows)), store.pad_id, dtype=np.int64
-    )
-    for row, window in enumerate(windows):
-        tokens[row, : window.stop - window.start] = store.tokens[window.start : window.stop]
-    with watched_keys(model) as seen:
-        hidden = model.hidden(torch.from_numpy(tokens))
-    for row, window in enumerate(windows):
-        places = slice(window.score_from - 1 - window.start, window.score_to - 1 - window.start)
-        before = window.document + 1  # documents up to this one, each of which has one row less than tokens
-        yield (
-            slice(window.score_from - before, window.score_to - before),
-            seen[0][row, places],
-            hidden[row, places],
-        )
-
-
 def write_states(
-    model: Retro,
+    model: KeyedModel,
     model_fingerprint: str,
     store: TokenStore,
     path: Path,
@@ -106,9 +66,9 @@ def write_states(
 
     A memory needs no bits: unless `scored`, the logits are not computed, which is the larger part of a small model's work.
     """
-    if store.artifact.counts["vocab_size"] != model.config.vocab_size:
+    if store.artifact.counts["vocab_size"] != model.facts.vocab_size:
         raise DataError(
-            f"{store.artifact.path} has a vocabulary of {store.artifact.counts['vocab_size']}; expected the model's, {model.config.vocab_size}"
+            f"{store.artifact.path} has a vocabulary of {store.artifact.counts['vocab_size']}; expected the model's, {model.facts.vocab_size}"
         )
 
     def work(stage: Stage) -> None:
@@ -116,13 +76,13 @@ def write_states(
         bits = {"bits": (np.float64, (num_rows,))} if scored else {}
         filling = Filling(
             stage,
-            keys=(np.float16, (num_rows, model.config.d_model)),
+            keys=(np.float16, (num_rows, model.key_width)),
             values=(store.tokens.dtype, (num_rows,)),
             **bits,
         )
         _fill(model, store, config, filling, progress)
         filling.finish()
-        stage.counts.update(keys=num_rows, width=model.config.d_model, tokens=len(store.tokens))
+        stage.counts.update(keys=num_rows, width=model.key_width, tokens=len(store.tokens))
 
     settings = {"window": config.window, "stride": config.stride, "scored": scored}
     inputs = {"model": model_fingerprint, "tokens": store.fingerprint}
@@ -133,29 +93,33 @@ def write_states(
 
 @torch.inference_mode()
 def _fill(
-    model: Retro, store: TokenStore, config: EvaluationConfig, filling: Filling, progress: Progress | None
+    model: KeyedModel,
+    store: TokenStore,
+    config: EvaluationConfig,
+    filling: Filling,
+    progress: Progress | None,
 ) -> None:
     windows = sorted(
         windows_of(store, config.window, config.stride), key=lambda window: window.start - window.stop
     )
-    arrays = filling.arrays
+    arrays, scored = filling.arrays, "bits" in filling.arrays
+    table = ChunkTable(store, model.facts.chunk_len)
     for first in range(filling.done, len(windows), config.batch_size):
         batch = windows[first : first + config.batch_size]
-        for window, (rows, keys, hidden) in zip(batch, read_windows(model, store, batch), strict=True):
-            values = store.tokens[window.score_from : window.score_to]
-            arrays["keys"][rows], arrays["values"][rows] = keys.numpy(), values
-            if "bits" in arrays:
-                arrays["bits"][rows] = _bits(model.read_out(hidden), values)
+        tokens, *_ = batch_inputs(table, batch)
+        targets = batch_targets(store, batch)
+        keys, log_probs = model.keys(tokens.to(model.device), targets.to(model.device) if scored else None)
+        for row, window in enumerate(batch):
+            places = slice(window.score_from - 1 - window.start, window.score_to - 1 - window.start)
+            # Each document up to this one has one row less than it has tokens.
+            before = window.document + 1
+            rows = slice(window.score_from - before, window.score_to - before)
+            arrays["keys"][rows] = keys[row, places].cpu().numpy()
+            arrays["values"][rows] = store.tokens[window.score_from : window.score_to]
+            if log_probs is not None:
+                arrays["bits"][rows] = -log_probs[row, places].double().cpu().numpy() / math.log(2.0)
         done = first + len(batch)
         if done - filling.done >= KEEP_EVERY * config.batch_size:
             filling.keep(done)
         if progress:
             progress(done, len(windows))
-
-
-def _bits(logits: Tensor, values: np.ndarray) -> np.ndarray:
-    losses = torch.nn.functional.cross_entropy(
-        logits, torch.from_numpy(values.astype(np.int64)), reduction="none"
-    )
-    bits: np.ndarray = losses.double().numpy() / math.log(2.0)
-    return bits

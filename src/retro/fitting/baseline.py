@@ -1,24 +1,26 @@
-"""RETROfitting: retrieval for a baseline that is already trained, whose weights stay as they are."""
+"""RETROfitting our own baselines: retrieval for a model that is already trained, whose weights stay as they are."""
 
-from retro.config import FitConfig
+from dataclasses import replace
+
+from retro.config import RetrievalConfig
+from retro.errors import ConfigError
+from retro.model.protocol import TrainableModel
 from retro.model.retro import Retro
 from retro.model.start import start_retrieval
 
 
-def retrofit(baseline: Retro, fit: FitConfig) -> Retro:
+def retrofit(baseline: TrainableModel, retrieval: RetrievalConfig) -> Retro:
     """The baseline with fresh chunked cross-attention and encoder, the only weights that a run will train.
 
-    Without neighbours its logits are the baseline's, bit for bit and for ever. As nothing below the first cross-attention is
-    trained, no gradient is computed there either.
+    Without neighbours its logits are the baseline's, bit for bit and for ever. As nothing below the first
+    cross-attention is trained, no gradient is computed there either.
     """
-    model = Retro(fit.apply(baseline.config))
+    if not isinstance(baseline, Retro) or baseline.config.uses_retrieval:
+        raise ConfigError(
+            "the model to fit has cross-attention already; expected a baseline; run: retro train --baseline"
+        )
+    model = Retro(replace(baseline.config, retrieval=retrieval))
     model.load_state_dict(baseline.state_dict(), strict=False)
     start_retrieval(model)  # again, now that the embedding is the trained one
-    freeze_baseline(model)
+    model.freeze_all_but_retrieval()
     return model
-
-
-def freeze_baseline(model: Retro) -> None:
-    """Train nothing but what a RETRO has beyond its baseline: chunked cross-attention and encoder."""
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith("encoder") or ".cross_attention." in name)

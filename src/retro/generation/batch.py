@@ -11,8 +11,7 @@ from retro.generation.choice import Choice
 from retro.generation.growing import Growing
 from retro.generation.sample import Token
 from retro.generation.search import Retrieval, Searcher, stack_neighbours
-from retro.model.decoding import Decoding
-from retro.model.retro import Retro
+from retro.model.protocol import LanguageModel
 
 
 class Batch:
@@ -23,7 +22,7 @@ class Batch:
 
     def __init__(
         self,
-        model: Retro,
+        model: LanguageModel,
         groups: Sequence[Sequence[Growing]],
         choice: Choice,
         search: tuple[Searcher, Retrieval] | None,
@@ -31,7 +30,7 @@ class Batch:
     ) -> None:
         self.model, self.choice, self.search = model, choice, search
         self.groups, self.sequences = groups, [sequence for group in groups for sequence in group]
-        self.decoding = Decoding(model, window)
+        self.decoding = model.begin(window)
         self.wants_log_probs = any(sequence.sample.log_probs is not None for sequence in self.sequences)
 
     def run(self) -> Iterator[tuple[Growing, Token]]:
@@ -62,7 +61,7 @@ class Batch:
             for sequence in group[1:]:
                 sequence.sample.neighbours = list(group[0].sample.neighbours)
         prompts = [sequence.sample.tokens for sequence in first]
-        longest = max(map(len, prompts)) // self.model.config.chunk_len
+        longest = max(map(len, prompts)) // self.model.facts.chunk_len
         rows = [sequence.sample.neighbours[:] for sequence in first]
         flat = [found for row in rows for found in row + [[]] * (longest - len(row))]
         neighbours, mask = self._stack(flat)
@@ -106,16 +105,16 @@ class Batch:
     def _stack(self, neighbours: Sequence[Sequence]) -> tuple[Tensor, Tensor] | tuple[None, None]:
         if not any(neighbours):
             return None, None
-        config, device = self.model.config, self.model.embedding.weight.device
-        values, mask = stack_neighbours(neighbours, config.retrieved_len, config.pad_id)
+        facts, device = self.model.facts, self.model.device
+        values, mask = stack_neighbours(neighbours, facts.retrieved_len, facts.pad_id)
         return torch.from_numpy(values).to(device), torch.from_numpy(mask).to(device)
 
     def _seen(self) -> Bool[Tensor, "sequence vocab"] | None:
         """Which tokens each sequence holds, where the choice asks for it."""
         if self.choice.repetition_penalty == 1:
             return None
-        config, device = self.model.config, self.model.embedding.weight.device
-        seen = torch.zeros(len(self.sequences), config.vocab_size, dtype=torch.bool, device=device)
+        facts, device = self.model.facts, self.model.device
+        seen = torch.zeros(len(self.sequences), facts.vocab_size, dtype=torch.bool, device=device)
         for row, sequence in enumerate(self.sequences):
             seen[row, sequence.sample.tokens] = True
         return seen
@@ -124,7 +123,7 @@ class Batch:
     def _draw(self, logits: Float[Tensor, "sequence vocab"], seen: Tensor | None) -> list[Token]:
         log_probs = logits.log_softmax(-1) if self.wants_log_probs else None
         logits = logits.clone() if seen is None else self.choice.penalise(logits, seen)
-        logits[:, self.model.config.pad_id] = -torch.inf
+        logits[:, self.model.facts.pad_id] = -torch.inf
         for row, sequence in enumerate(self.sequences):
             if not sequence.may_end:
                 logits[row, list(sequence.enders)] = -torch.inf

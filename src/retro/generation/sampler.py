@@ -9,7 +9,7 @@ from retro.generation.choice import Choice
 from retro.generation.growing import Growing
 from retro.generation.sample import Prompt, Sample, Token
 from retro.generation.search import Retrieval, Searcher
-from retro.model.retro import Retro
+from retro.model.protocol import LanguageModel
 
 __all__ = ["Prompt", "Sample", "Sampler", "Token"]
 
@@ -23,7 +23,7 @@ class Sampler:
 
     def __init__(
         self,
-        model: Retro,
+        model: LanguageModel,
         retriever: Searcher | None = None,
         tokenizer: Tokenizer | None = None,
         window: int = 0,
@@ -31,15 +31,15 @@ class Sampler:
         tokenizer = tokenizer or (retriever.tokenizer if retriever else None)
         if tokenizer is None:
             raise ConfigError("neither a retriever nor a tokenizer was given; expected one of them")
-        if retriever is not None and retriever.chunk_len != model.config.chunk_len:
+        if retriever is not None and retriever.chunk_len != model.facts.chunk_len:
             raise ConfigError(
-                f"the datastore's chunks have {retriever.chunk_len} tokens; expected the model's {model.config.chunk_len}"
+                f"the datastore's chunks have {retriever.chunk_len} tokens; expected the model's {model.facts.chunk_len}"
             )
-        if tokenizer.vocab_size != model.config.vocab_size:
+        if tokenizer.vocab_size != model.facts.vocab_size:
             raise ConfigError(
-                f"the tokenizer knows {tokenizer.vocab_size} tokens; expected the model's {model.config.vocab_size}"
+                f"the tokenizer knows {tokenizer.vocab_size} tokens; expected the model's {model.facts.vocab_size}"
             )
-        self.model, self.tokenizer, self.window = model.eval(), tokenizer, window
+        self.model, self.tokenizer, self.window = model, tokenizer, window
         self.retriever = retriever
 
     def generate(
@@ -116,7 +116,7 @@ class Sampler:
                 sample = Sample(
                     list(tokens),
                     len(tokens),
-                    self.model.config.chunk_len,
+                    self.model.facts.chunk_len,
                     [],
                     given.text,
                     "",
@@ -131,9 +131,9 @@ class Sampler:
         return Batch(self.model, groups, choice, search, self.window)
 
     def _search(self, retrieval: bool | Retrieval) -> tuple[Searcher, Retrieval] | None:
-        able = self.retriever is not None and self.model.config.uses_retrieval
+        able = self.retriever is not None and self.model.facts.retrieves
         if isinstance(retrieval, Retrieval) and not able:
-            missing = "a retriever" if self.model.config.uses_retrieval else "a model with cross-attention"
+            missing = "a retriever" if self.model.facts.retrieves else "a model with cross-attention"
             raise ConfigError(f"retrieval was asked for without {missing}; expected one, or retrieval off")
         if not able or not retrieval:
             return None

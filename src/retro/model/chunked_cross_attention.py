@@ -5,8 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from retro.model.attention import RelativeAttention, RMSNorm, masked_softmax
-from retro.model.positions import falling_distances, shift
+from retro.model.attention import RelativeAttention, RMSNorm, falling_distances, masked_softmax, shift
 
 
 class ChunkedCrossAttention(nn.Module):

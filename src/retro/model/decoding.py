@@ -1,33 +1,39 @@
 """Incremental decoding: one token a step, equal to the full forward.
 
-A prompt is read in one pass, through the same operators as in training. After it a token costs one row of each product; when it
-completes a chunk, the encoder reads that chunk's neighbours and nothing else.
+A prompt is read in one pass, through the same operators as in training. After it a token costs one row of each
+product; when it completes a chunk, the encoder reads that chunk's neighbours and nothing else. Both ways run the
+model's own loop over its layers, each with a reading of its own.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from retro.errors import ConfigError, DataError
-from retro.model.neighbour_cache import NeighbourCache
-from retro.model.retro import Retro, embed
-from retro.model.token_cache import TokenCache
+from retro.model.caches import NeighbourCache, TokenCache
+from retro.model.layers import DecoderLayer, WholeSequences, embed
+
+if TYPE_CHECKING:
+    from retro.model.retro import Retro
 
 
-class Decoding:
+class RetroDecoding:
     """A batch of sequences in progress, each on its own chunk grid.
 
-    The last token of a chunk already reads the chunk's own neighbours. So the neighbours must be there when that token is fed:
-    `completing` names the sequences whose next token is such a one. With a `window` self-attention sees that many last tokens
-    only, which is an approximation once a sequence is longer; the prompt itself is read whole.
+    The last token of a chunk already reads the chunk's own neighbours. So the neighbours must be there when that
+    token is fed: `completing` names the sequences whose next token is such a one. With a `window` self-attention
+    sees that many last tokens only, which is an approximation once a sequence is longer; the prompt itself is read
+    whole.
     """
 
-    def __init__(self, model: Retro, window: int = 0) -> None:
+    def __init__(self, model: "Retro", window: int = 0) -> None:
         if window < 0:
             raise ConfigError(f"window is {window}; expected a number of tokens, or 0 for all")
-        self.model, self.window = model, window
+        self.model = model
+        self.window = window
         self._begin(0)
 
     @property
@@ -37,11 +43,8 @@ class Decoding:
     @property
     def completing(self) -> list[int]:
         """The sequences whose next token completes a chunk."""
-        return [
-            row
-            for row, length in enumerate(self.tokens.lengths)
-            if (length + 1) % self.model.config.chunk_len == 0
-        ]
+        m = self.model.config.chunk_len
+        return [row for row, length in enumerate(self.tokens.lengths) if (length + 1) % m == 0]
 
     @torch.inference_mode()
     def prefill(
@@ -50,26 +53,26 @@ class Decoding:
         neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None = None,
         neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
     ) -> Float[Tensor, "batch vocab"]:
-        """Begin with these prompts, and return the logits of the token after each; those of an empty prompt mean nothing.
+        """Begin with these prompts, and return the logits of the token after each.
 
-        `neighbours` has as many chunks as the longest prompt; what lies beyond the complete chunks of a shorter one is not read.
+        Those of an empty prompt mean nothing. `neighbours` has as many chunks as the longest prompt; what lies
+        beyond the complete chunks of a shorter one is not read.
         """
+        model, device = self.model, self.model.device
         self._begin(len(prompts))
-        lengths, pad = [len(prompt) for prompt in prompts], self.model.config.pad_id
-        longest = max(lengths)
-        device = self.model.embedding.weight.device
-        tokens = torch.tensor(
-            [[*prompt, *[pad] * (longest - len(prompt))] for prompt in prompts],
-            dtype=torch.long,
-            device=device,
-        )
-        retrieved = self.model._check_neighbours(tokens, neighbours, neighbour_mask)
+        lengths = [len(prompt) for prompt in prompts]
+        longest, pad = max(lengths), model.config.pad_id
+        padded = [[*prompt, *[pad] * (longest - len(prompt))] for prompt in prompts]
+        tokens = torch.tensor(padded, dtype=torch.long, device=device)
+        retrieved = model.check_neighbours(tokens, neighbours, neighbour_mask)
         self.tokens.fill(lengths, tokens != pad)
         if not longest:
-            return torch.zeros(len(prompts), self.model.config.vocab_size, device=device)
-        x = self._read(tokens, retrieved)
+            return torch.zeros(len(prompts), model.config.vocab_size, device=device)
+        reading = _Prompts(self, tokens != pad, retrieved)
+        x = model.run_layers(embed(model.embedding, tokens), reading)
+        # Prompts are padded at their ends, so each one's last token stands at its own place.
         last = x[torch.arange(len(prompts), device=device), torch.tensor(lengths, device=device) - 1]
-        return self.model.read_out(self.model.norm(last))
+        return model.read_out(model.norm(last))
 
     @torch.inference_mode()
     def step(
@@ -86,15 +89,8 @@ class Decoding:
         retrieved = self._check_step(tokens, completing, neighbours, neighbour_mask)
         is_token = [token != model.config.pad_id for token in tokens]
         self.tokens.append(is_token)
-        x = embed(model.embedding, torch.tensor(tokens, device=model.embedding.weight.device))
-        for index, layer in enumerate(model.layers):
-            x = x + self.tokens.attend(index, layer.self_attention.norm(x))
-            if layer.cross_attention is not None and self.neighbours is not None:
-                if index == self._first:
-                    self._observe(x, is_token, completing, retrieved)
-                if self.neighbours.present_rows:
-                    x = x + self.neighbours.attend(layer.cross_attention, x)
-            x = layer.feed_forward(x)
+        x = embed(model.embedding, torch.tensor(tokens, device=model.device))
+        x = model.run_layers(x, _NewestTokens(self, is_token, completing, retrieved))
         return model.read_out(model.norm(x))
 
     @torch.inference_mode()
@@ -107,79 +103,14 @@ class Decoding:
     @torch.inference_mode()
     def _begin(self, batch: int) -> None:
         model, like = self.model, self.model.embedding.weight.detach()
-        self.tokens = TokenCache(
-            [layer.self_attention.attention for layer in model.layers], batch, self.window, like
-        )
-        read_len = model.config.read_places.stop - model.config.read_places.start
-        operators = [layer.cross_attention for layer in model.layers if layer.cross_attention is not None]
-        self.neighbours = (
-            NeighbourCache(operators, model.config.chunk_len, read_len, batch, like) if operators else None
-        )
-        self._first = min(model.config.cross_attention_layers, default=0) - 1
-
-    def _read(self, tokens: Tensor, retrieved: tuple[Tensor, Tensor] | None) -> Tensor:
-        """The full forward over the prompts, which leaves keys, values and activations in the caches."""
-        model, is_token = self.model, tokens != self.model.config.pad_id
-        x, encoded = embed(model.embedding, tokens), None
-        for index, layer in enumerate(model.layers):
-            # The full path keeps its own way of attending; making keys and values once more costs little, once a prompt.
-            attention, normed = layer.self_attention.attention, layer.self_attention.norm(x)
-            self.tokens.store(
-                index,
-                attention.split_heads(attention.key(normed)),
-                attention.split_heads(attention.value(normed)),
-            )
-            x = layer.self_attention(x, is_token)
-            if layer.cross_attention is not None and self.neighbours is not None:
-                if index == self._first:
-                    self._observe_prompts(x, is_token)
-                if retrieved is not None:
-                    if encoded is None:
-                        encoded = model.encode(*retrieved, x, is_token)
-                        self._store_last(encoded, retrieved[1])
-                    x = layer.cross_attention(x, encoded, retrieved[1])
-            x = layer.feed_forward(x)
-        return x
-
-    def _observe(
-        self,
-        x: Tensor,
-        is_token: Sequence[bool],
-        completing: Sequence[int],
-        retrieved: tuple[Tensor, Tensor] | None,
-    ) -> None:
-        """At layer min(P): keep the activations, and read the neighbours of the chunks that are complete now."""
-        assert self.neighbours is not None
-        turn = self.tokens.turn - 1
-        self.neighbours.observe(turn, x, is_token)
-        if retrieved is not None:
-            chunks, chunk_is_token = self.neighbours.chunks(turn, completing)
-            values, mask = retrieved
-            encoded = self.model.encode(values[:, None], mask[:, None], chunks, chunk_is_token)
-            self.neighbours.store(completing, encoded[:, 0], mask)
-        elif completing:
-            self.neighbours.clear(completing)
-        self.neighbours.place([length - 1 for length in self.tokens.lengths])
-
-    def _observe_prompts(self, x: Tensor, is_token: Tensor) -> None:
-        """Keep the last activations of every prompt as if they had come one by one."""
-        assert self.neighbours is not None
-        m, turn = self.model.config.chunk_len, self.tokens.turn
-        for row, length in enumerate(self.tokens.lengths):
-            kept = min(m, length)
-            ring = torch.arange(turn - kept, turn, device=x.device) % m
-            self.neighbours.recent[row, ring] = x[row, length - kept : length]
-            self.neighbours.recent_is_token[row, ring] = is_token[row, length - kept : length]
-
-    def _store_last(self, encoded: Tensor, is_token: Tensor) -> None:
-        """Of every prompt with a complete chunk, the neighbours that the next tokens read."""
-        assert self.neighbours is not None
-        last = {
-            row: length // self.model.config.chunk_len - 1 for row, length in enumerate(self.tokens.lengths)
-        }
-        rows = [row for row, chunk in last.items() if chunk >= 0]
-        chunks = [last[row] for row in rows]
-        self.neighbours.store(rows, encoded[rows, chunks], is_token[rows, chunks])
+        attentions = [layer.self_attention.attention for layer in model.layers]
+        self.tokens = TokenCache(attentions, batch, self.window, like)
+        self.neighbours: NeighbourCache | None = None
+        retrieval, m = model.config.retrieval, model.config.chunk_len
+        if retrieval is not None:
+            operators = [layer.cross_attention for layer in model.layers if layer.cross_attention is not None]
+            places = retrieval.places_read(m)
+            self.neighbours = NeighbourCache(operators, m, places.stop - places.start, batch, like)
 
     def _check_step(
         self, tokens: Sequence[int], completing: Sequence[int], neighbours: Tensor | None, mask: Tensor | None
@@ -188,15 +119,110 @@ class Decoding:
             raise DataError(f"{len(tokens)} tokens were fed to {self.batch} sequences; expected one each")
         if neighbours is None or neighbours.numel() == 0:
             return None
-        if self.neighbours is None:
-            raise ConfigError(
-                "neighbours were given to a model without cross-attention layers; expected a RETRO config, or no neighbours"
-            )
-        if (len(neighbours), neighbours.shape[2]) != (len(completing), self.model.config.retrieved_len):
+        expected = (len(completing), self.model.config.retrieved_len)
+        if self.neighbours is not None and (len(neighbours), neighbours.shape[2]) != expected:
             raise DataError(
                 f"neighbours of {len(neighbours)} chunks with {neighbours.shape[2]} tokens each were fed; "
-                f"expected {len(completing)} chunks with {self.model.config.retrieved_len}"
+                f"expected {expected[0]} chunks with {expected[1]}"
             )
-        neighbours = neighbours[..., self.model.config.read_places]
-        is_token = neighbours != self.model.config.pad_id
-        return neighbours, is_token if mask is None else is_token & mask[..., None]
+        return self.model.readable(neighbours, mask)
+
+
+class _Prompts(WholeSequences):
+    """Whole prompts, as in training, which leave keys, values and activations in the caches."""
+
+    def __init__(
+        self, decoding: RetroDecoding, is_token: Tensor, retrieved: tuple[Tensor, Tensor] | None
+    ) -> None:
+        super().__init__(decoding.model, is_token, retrieved)
+        self.tokens = decoding.tokens
+        self.neighbours = decoding.neighbours
+        self.observed = False
+
+    def attend(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
+        # The full path keeps its own way of attending; making keys and values once more costs little, once a prompt.
+        attention, normed = layer.self_attention.attention, layer.self_attention.norm(x)
+        key, value = (
+            attention.split_heads(attention.key(normed)),
+            attention.split_heads(attention.value(normed)),
+        )
+        self.tokens.store(index, key, value)
+        return super().attend(index, layer, x)
+
+    def read_neighbours(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
+        if not self.observed:
+            self._observe(x)
+            self.observed = True
+        was_encoded = self.encoded is not None
+        read = super().read_neighbours(index, layer, x)
+        if self.encoded is not None and not was_encoded:
+            self._store_last()
+        return read
+
+    def _observe(self, x: Tensor) -> None:
+        """Keep the last activations of every prompt as if they had come one by one."""
+        assert self.neighbours is not None
+        m, turn = self.model.config.chunk_len, self.tokens.turn
+        for row, length in enumerate(self.tokens.lengths):
+            kept = min(m, length)
+            # The ring is written by turns, which all sequences share: the newest token's is `turn` − 1.
+            ring = torch.arange(turn - kept, turn, device=x.device) % m
+            self.neighbours.recent[row, ring] = x[row, length - kept : length]
+            self.neighbours.recent_is_token[row, ring] = self.is_token[row, length - kept : length]
+
+    def _store_last(self) -> None:
+        """Of every prompt with a complete chunk, keep the neighbours that the next tokens read."""
+        assert self.neighbours is not None
+        assert self.encoded is not None
+        assert self.retrieved is not None
+        m = self.model.config.chunk_len
+        last = {row: length // m - 1 for row, length in enumerate(self.tokens.lengths)}
+        rows = [row for row, chunk in last.items() if chunk >= 0]
+        chunks = [last[row] for row in rows]
+        self.neighbours.store(rows, self.encoded[rows, chunks], self.retrieved[1][rows, chunks])
+
+
+class _NewestTokens:
+    """The newest token of every sequence, against the caches."""
+
+    def __init__(
+        self,
+        decoding: RetroDecoding,
+        is_token: Sequence[bool],
+        completing: Sequence[int],
+        retrieved: tuple[Tensor, Tensor] | None,
+    ) -> None:
+        self.model = decoding.model
+        self.tokens = decoding.tokens
+        self.neighbours = decoding.neighbours
+        self.is_token = is_token
+        self.completing = completing
+        self.retrieved = retrieved
+        self.observed = False
+
+    def attend(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
+        return x + self.tokens.attend(index, layer.self_attention.norm(x))
+
+    def read_neighbours(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
+        assert self.neighbours is not None
+        assert layer.cross_attention is not None
+        if not self.observed:
+            self._observe(x)
+            self.observed = True
+        if not self.neighbours.present_rows:
+            return x
+        return x + self.neighbours.attend(layer.cross_attention, x)
+
+    def _observe(self, x: Tensor) -> None:
+        """At layer min(P): keep the activations, and read the neighbours of the chunks that are complete now."""
+        assert self.neighbours is not None
+        turn = self.tokens.turn - 1
+        self.neighbours.observe(turn, x, self.is_token)
+        if self.retrieved is not None:
+            chunks, chunk_is_token = self.neighbours.chunks(turn, self.completing)
+            values, mask = self.retrieved
+            encoded = self.model.encode(values[:, None], mask[:, None], chunks, chunk_is_token)
+            self.neighbours.store(self.completing, encoded[:, 0], mask)
+        elif self.completing:
+            self.neighbours.clear(self.completing)
+        self.neighbours.place([length - 1 for length in self.tokens.lengths])

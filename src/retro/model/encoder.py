@@ -8,8 +8,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from retro.config import EncoderConfig
-from retro.model.attention import FeedForward, RelativeAttention, RMSNorm, SelfAttention, masked_softmax
-from retro.model.positions import falling_distances, shift
+from retro.model.attention import (
+    FeedForward,
+    RelativeAttention,
+    RMSNorm,
+    SelfAttention,
+    falling_distances,
+    masked_softmax,
+    shift,
+)
 
 
 class EncoderCrossAttention(nn.Module):

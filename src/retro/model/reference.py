@@ -33,11 +33,13 @@ def _sequence_logits(model: Retro, x: Tensor, ret: Tensor | None, real: Tensor |
     pad, m = config.pad_id, config.chunk_len
     exists = [bool(token != pad) for token in x]
     h = [model.embedding.weight[token] * math.sqrt(config.d_model) for token in x]
-    if ret is not None:
+    before = 0
+    if ret is not None and config.retrieval is not None:
         # N is at the places 1 … m of [N, F], F at m + 1 … 2 m; what is read keeps its places.
-        ret, before = {"both": (ret, 0), "neighbour": (ret[..., :m], 0), "continuation": (ret[..., m:], m)}[
-            config.retrieved
-        ]
+        if config.retrieval.retrieved == "neighbour":
+            ret = ret[..., :m]
+        if config.retrieval.retrieved == "continuation":
+            ret, before = ret[..., m:], m
     encoded: list[list[list[Tensor]]] = []
     readable: list[list[list[bool]]] = []
     for p in range(1, config.num_layers + 1):
@@ -68,9 +70,10 @@ def _encode(
 ) -> list[Tensor]:
     """ENCODER(RET(C_u)^j, H_u)."""
     assert model.encoder is not None
+    assert model.config.retrieval is not None
     table = model.embedding if model.encoder_embedding is None else model.encoder_embedding
     e = [table.weight[token] * math.sqrt(table.embedding_dim) for token in neighbour]
-    for p in range(1, model.config.encoder.num_layers + 1):
+    for p in range(1, model.config.retrieval.encoder.num_layers + 1):
         layer = model.encoder.layers[p - 1]
         e = _self_attention(layer.self_attention, e, exists, causal=False)
         if layer.cross_attention is not None:

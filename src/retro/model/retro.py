@@ -1,69 +1,71 @@
-"""RETRO itself: Algorithm 1 of the paper. Without cross-attention layers it is the baseline transformer."""
+"""RETRO itself: Algorithm 1 of the paper. Without retrieval it is the baseline transformer."""
 
-import math
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from retro.config import ModelConfig
+from retro.config_json import to_dict
 from retro.errors import ConfigError, DataError
 from retro.model.attention import FeedForward, RMSNorm, SelfAttention
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
-from retro.model.encoder import Encoder
+from retro.model.decoding import RetroDecoding
+from retro.model.encoder import Encoder, EncoderCrossAttention
+from retro.model.layers import DecoderLayer, Reading, WholeSequences, embed
+from retro.model.protocol import ModelFacts, Scored, TrainableModel
+from retro.model.read_out import score_states
 from retro.model.start import initialise
+from retro.model.weights import write_model
+
+OPERATORS = (SelfAttention, ChunkedCrossAttention, EncoderCrossAttention, FeedForward)
+"""The residual operators a block consists of; what lies between two of them is one tensor of the model's width."""
 
 
-class DecoderLayer(nn.Module):
-    def __init__(self, config: ModelConfig, retrieves: bool) -> None:
-        super().__init__()
-        self.self_attention = SelfAttention(
-            config.d_model, config.num_heads, config.head_dim, causal=True, dropout=config.dropout
-        )
-        self.cross_attention = (
-            ChunkedCrossAttention(
-                config.d_model,
-                config.encoder.d_model,
-                config.num_heads,
-                config.head_dim,
-                config.chunk_len,
-                config.read_places.start,
-                config.cross_attention_positions,
-                config.dropout,
-            )
-            if retrieves
-            else None
-        )
-        self.feed_forward = FeedForward(config.d_model, config.ffw_dim, config.dropout)
-
-
-class Retro(nn.Module):
+class Retro(TrainableModel):
     """A decoder that reads neighbours through chunked cross-attention."""
+
+    kind = "retro"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.dropout = nn.Dropout(config.dropout)
-        numbers = range(1, config.num_layers + 1)
+        retrieval = config.retrieval
         layers = nn.ModuleList(
-            DecoderLayer(config, number in config.cross_attention_layers) for number in numbers
+            DecoderLayer(config, retrieval if number in config.cross_attention_layers else None)
+            for number in range(1, config.num_layers + 1)
         )
         self.layers = cast(Sequence[DecoderLayer], layers)
         self.norm = RMSNorm(config.d_model)
         self.encoder_embedding: nn.Embedding | None = None
         self.encoder: Encoder | None = None
-        if config.uses_retrieval:
+        if retrieval is not None:
+            first_place = retrieval.places_read(config.chunk_len).start
             self.encoder = Encoder(
-                config.encoder, config.d_model, config.cross_attention_positions, config.read_places.start
+                retrieval.encoder, config.d_model, retrieval.cross_attention_positions, first_place
             )
-            if not config.share_embeddings:
-                self.encoder_embedding = nn.Embedding(config.vocab_size, config.encoder.d_model)
+            if not retrieval.share_embeddings:
+                self.encoder_embedding = nn.Embedding(config.vocab_size, retrieval.encoder.d_model)
         initialise(self)
+
+    @property
+    def facts(self) -> ModelFacts:
+        config = self.config
+        return ModelFacts(
+            config.vocab_size, config.chunk_len, config.pad_id, config.end_id, config.uses_retrieval
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
 
     def forward(
         self,
@@ -73,10 +75,27 @@ class Retro(nn.Module):
     ) -> Float[Tensor, "batch seq vocab"]:
         """Logits of the next token at every position.
 
-        `neighbours` holds [N, F] for each complete chunk, padded with the config's pad id; `neighbour_mask` is true where a
-        neighbour is real. Without neighbours this is RETRO[OFF], or the baseline.
+        `neighbours` holds [N, F] for each complete chunk, padded with the config's pad id; `neighbour_mask` is true
+        where a neighbour is real. Without neighbours this is RETRO[OFF], or the baseline.
         """
         return self.read_out(self.hidden(tokens, neighbours, neighbour_mask))
+
+    def score(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        targets: Int[Tensor, "batch seq"],
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None = None,
+        neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> Scored:
+        hidden = self.hidden(tokens, neighbours, neighbour_mask)
+        return score_states(
+            self.read_out, hidden, targets, self.config.vocab_size, self.config.pad_id, greedy
+        )
+
+    def begin(self, window: int = 0) -> RetroDecoding:
+        return RetroDecoding(self, window)
 
     def hidden(
         self,
@@ -85,19 +104,22 @@ class Retro(nn.Module):
         neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
     ) -> Float[Tensor, "batch seq d_model"]:
         """The normalised activations that `read_out` turns into logits."""
-        is_token = tokens != self.config.pad_id
-        x = self.dropout(embed(self.embedding, tokens))
-        retrieved = self._check_neighbours(tokens, neighbours, neighbour_mask)
-        encoded = None
-        for layer in self.layers:
-            x = layer.self_attention(x, is_token)
-            if retrieved is not None and layer.cross_attention is not None:
-                if encoded is None:
-                    encoded = self.encode(*retrieved, x, is_token)
-                x = layer.cross_attention(x, encoded, retrieved[1])
-            x = layer.feed_forward(x)
+        retrieved = self.check_neighbours(tokens, neighbours, neighbour_mask)
+        reading = WholeSequences(self, tokens != self.config.pad_id, retrieved)
+        x = self.run_layers(self.dropout(embed(self.embedding, tokens)), reading)
         normed: Tensor = self.norm(x)
         return normed
+
+    def run_layers(
+        self, x: Float[Tensor, "*batch d_model"], reading: Reading
+    ) -> Float[Tensor, "*batch d_model"]:
+        """The loop of Algorithm 1, for whole sequences, for prompts and for single tokens alike."""
+        for index, layer in enumerate(self.layers):
+            x = reading.attend(index, layer, x)
+            if layer.cross_attention is not None:
+                x = reading.read_neighbours(index, layer, x)
+            x = layer.feed_forward(x)
+        return x
 
     def read_out(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """Logits; the output matrix is the input embedding."""
@@ -113,41 +135,78 @@ class Retro(nn.Module):
         encoded: Tensor = self.encoder(embed(table, neighbours), is_neighbour_token, chunks, chunk_is_token)
         return encoded
 
-    def _check_neighbours(
+    def check_neighbours(
         self, tokens: Tensor, neighbours: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor] | None:
-        """The neighbours and which of their tokens may be attended, or nothing if there is nothing to read."""
+        """What is read of the neighbours and which of its tokens are real, or nothing if there is nothing to read."""
         if neighbours is None:
             return None
-        if self.encoder is None:
-            raise ConfigError(
-                "neighbours were given to a model without cross-attention layers; expected a RETRO config, or no neighbours"
-            )
         expected = (tokens.shape[0], tokens.shape[1] // self.config.chunk_len, self.config.retrieved_len)
         found = (neighbours.shape[0], neighbours.shape[1], neighbours.shape[3])
-        if found != expected:
+        if self.encoder is not None and found != expected:
             raise DataError(
                 f"neighbours have (batch, complete chunks, retrieved length) {found}; expected {expected}"
             )
+        return self.readable(neighbours, mask)
+
+    def readable(self, neighbours: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        """The places of [N, F] that this model reads, and which tokens there are real; None if there are none."""
+        retrieval = self.config.retrieval
+        if retrieval is None:
+            raise ConfigError(
+                "neighbours were given to a model without cross-attention layers; "
+                "expected a RETRO config, or no neighbours"
+            )
         if neighbours.numel() == 0:
             return None
-        neighbours = neighbours[..., self.config.read_places]
+        neighbours = neighbours[..., retrieval.places_read(self.config.chunk_len)]
         is_token = neighbours != self.config.pad_id
         return neighbours, is_token if mask is None else is_token & mask[..., None]
 
+    @property
+    def key_width(self) -> int:
+        return self.config.d_model
+
+    def keys(
+        self, tokens: Int[Tensor, "batch seq"], targets: Int[Tensor, "batch seq"] | None = None
+    ) -> tuple[Float[Tensor, "batch seq width"], Float[Tensor, "batch seq"] | None]:
+        """What the last feed-forward layer multiplies with its weights, and the targets' log-probabilities.
+
+        That is its input after its norm, the state that Khandelwal et al. (2020) found best as a key of kNN-LM.
+        RETRO's paper says of its keys only that they are as wide as the model.
+        """
+        seen: list[Tensor] = []
+        norm = self.layers[-1].feed_forward.norm
+        handle = norm.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+        try:
+            hidden = self.hidden(tokens)
+        finally:
+            handle.remove()
+        if targets is None:
+            return seen[0], None
+        scored = score_states(self.read_out, hidden, targets, self.config.vocab_size, self.config.pad_id)
+        return seen[0], scored.log_probs
+
+    def settings(self) -> dict[str, Any]:
+        return to_dict(self.config)
+
     def save(self, path: str | Path) -> None:
         """Write weights and config into a folder; `retro.load` reads it back."""
-        from retro.model.checkpoint import save
+        write_model(self, Path(path))
 
-        save(self, Path(path))
+    def operators(self) -> Iterator[nn.Module]:
+        return (module for module in self.modules() if isinstance(module, OPERATORS))
+
+    def freeze_all_but_retrieval(self) -> None:
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(name.startswith("encoder") or ".cross_attention." in name)
+
+    def set_dropout(self, rate: float) -> None:
+        self.config = dataclasses.replace(self.config, dropout=rate)
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Dropout) and not name.startswith("encoder."):
+                module.p = rate
 
     def num_parameters(self, embeddings: bool = False) -> int:
-        """How many numbers are learned; the paper counts without the embedding matrices."""
         tables = {id(table.weight) for table in (self.embedding, self.encoder_embedding) if table is not None}
         return sum(p.numel() for p in self.parameters() if embeddings or id(p) not in tables)
-
-
-def embed(table: nn.Embedding, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
-    """Token vectors of unit variance: the table's rows have unit length, as it is the output matrix too."""
-    embedded: Tensor = table(tokens) * math.sqrt(table.embedding_dim)
-    return embedded

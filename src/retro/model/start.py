@@ -42,9 +42,12 @@ def initialise(model: "Retro") -> None:
 @torch.no_grad()
 def start_retrieval(model: "Retro") -> None:
     """What the config asks for of the retrieval weights beyond chance; it depends on the decoder's embedding."""
-    if model.config.copying_start and model.config.uses_retrieval:
+    retrieval = model.config.retrieval
+    if retrieval is None:
+        return
+    if retrieval.copying_start:
         start_copying(model)
-    for layer in model.layers if model.config.quiet_start else ():
+    for layer in model.layers if retrieval.quiet_start else ():
         if layer.cross_attention is not None:
             layer.cross_attention.attention.out.weight.zero_()
 

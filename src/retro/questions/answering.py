@@ -8,7 +8,7 @@ from retro.errors import ConfigError
 from retro.generation.choice import Choice
 from retro.generation.sampler import Prompt, Sampler
 from retro.generation.search import Passage
-from retro.model.retro import Retro
+from retro.model.protocol import LanguageModel
 from retro.questions.examples import Question
 from retro.questions.format import Format
 from retro.questions.sources import Source
@@ -32,14 +32,19 @@ class Answerer:
     """Answers questions with a model; the source finds the passages of each."""
 
     def __init__(
-        self, model: Retro, tokenizer: Tokenizer, source: Source, max_tokens: int = 32, batch_size: int = 16
+        self,
+        model: LanguageModel,
+        tokenizer: Tokenizer,
+        source: Source,
+        max_tokens: int = 32,
+        batch_size: int = 16,
     ) -> None:
         self.model, self.tokenizer, self.source = model, tokenizer, source
         self.sampler = Sampler(model, tokenizer=tokenizer)
-        self.form = Format(tokenizer, model.config.chunk_len)
+        self.form = Format(tokenizer, model.facts.chunk_len)
         self.max_tokens, self.batch_size = max_tokens, batch_size
 
-    def having(self, model: Retro, source: Source) -> "Answerer":
+    def having(self, model: LanguageModel, source: Source) -> "Answerer":
         """The same with another model and another source."""
         return Answerer(model, self.tokenizer, source, self.max_tokens, self.batch_size)
 
@@ -54,7 +59,7 @@ class Answerer:
 
     def _answer(self, questions: Sequence[Question]) -> list[Answer]:
         passages = self.source(questions)
-        if any(passages) and not self.model.config.uses_retrieval:
+        if any(passages) and not self.model.facts.retrieves:
             raise ConfigError(
                 "the model has no cross-attention to read passages with; expected a RETRO, or closed book"
             )

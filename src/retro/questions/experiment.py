@@ -8,7 +8,7 @@ import numpy as np
 from retro.config import FineTuningConfig, TrainingConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import DataError
-from retro.model.retro import Retro
+from retro.model.protocol import LanguageModel
 from retro.questions.answering import Answer, Answerer
 from retro.questions.examples import Question
 from retro.questions.finetuning import finetune, split
@@ -16,7 +16,7 @@ from retro.questions.scoring import Marks, Scores, holds_answer, mean
 from retro.questions.sources import Source, closed_book, from_datastore, own_passages
 from retro.scoring.intervals import Interval
 from retro.stages.files import write_json
-from retro.stages.progress import Progress, at_step
+from retro.stages.progress import Progress, at_step, no_progress
 from retro.workspace import Workspace
 
 CLOSED, OPEN, SHUFFLED, CLOSED_BASELINE = (
@@ -60,7 +60,7 @@ HEADINGS = ["", "exact match", "F1", "recall", "open book gains (EM)"]
 def compare(
     answerer: Answerer,
     questions: Sequence[Question],
-    closed: Retro | None = None,
+    closed: LanguageModel | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Answer questions, which bring their passages, in all ways; `closed` is a model that was tuned without passages, if there is one."""
@@ -132,7 +132,7 @@ def run_experiment(
     tuning: FineTuningConfig | None = None,
     baseline: str = "",
     fractions: tuple[float, float] = (0.2, 0.05),
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Experiment:
     """Split the questions, fill their passages up from the datastore, fine-tune, and answer the test questions in every way.
 

@@ -4,21 +4,20 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from torch import nn
 
 from retro.config import FineTuningConfig, TrainingConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ConfigError
-from retro.fitting.baseline import freeze_baseline
-from retro.model.checkpoint import WEIGHTS, load
-from retro.model.retro import Retro
+from retro.model.protocol import TrainableModel
+from retro.model.weights import WEIGHTS
 from retro.questions.batches import QuestionBatches
 from retro.questions.examples import Question
 from retro.questions.format import Format
+from retro.run import Origin, load
 from retro.stages.files import file_checksum, make_fingerprint
-from retro.stages.progress import Progress
+from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Artifact
-from retro.training.trainer import train
+from retro.training.loop import train
 from retro.workspace import Workspace
 
 
@@ -30,17 +29,17 @@ def finetune(
     config: TrainingConfig,
     tuning: FineTuningConfig | None = None,
     valid: Sequence[Question] = (),
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     warn: Callable[[str], None] | None = None,
-) -> tuple[Retro, Artifact]:
+) -> tuple[TrainableModel, Artifact]:
     """Fine-tune a run of the workspace, or a model folder with its tokenizer, to the run `name`.
 
     A question shows its first `num_neighbours` passages. `seq_len` is the most tokens that a question and its answer may have.
     """
     tuning = tuning or FineTuningConfig()
     model, folder = work.base(base)
-    k = config.num_neighbours if model.config.uses_retrieval and not tuning.closed_book else 0
-    form = Format(Tokenizer.open(work.tokenizer_path), model.config.chunk_len)
+    k = config.num_neighbours if model.facts.retrieves and not tuning.closed_book else 0
+    form = Format(Tokenizer.open(work.tokenizer_path), model.facts.chunk_len)
     batches = QuestionBatches(questions, form, config.batch_size, k, config.seed, config.seq_len)
     validation = QuestionBatches(valid, form, config.batch_size, k, 0, config.seq_len) if valid else None
     for note, count in (
@@ -58,24 +57,17 @@ def finetune(
             [dataclasses.asdict(question) for question in (*questions, *valid)], dataclasses.asdict(tuning)
         ),
     }
-    set_dropout(model, tuning.dropout)
+    model.set_dropout(tuning.dropout)
     if tuning.frozen:
         if not k:
             raise ConfigError(
                 f"{base} has no cross-attention, and frozen would learn nothing; expected a RETRO; leave out --frozen"
             )
-        freeze_baseline(model)
+        model.freeze_all_but_retrieval()
     config = dataclasses.replace(config, seq_len=batches.seq_len)
-    artifact = train(model, batches, config, work.run_path(name), inputs, validation, progress)
+    origin = Origin(tokenizer=work.tokenizer_path)
+    artifact = train(model, batches, config, work.run_path(name), inputs, validation, progress, origin=origin)
     return load(artifact.path), artifact
-
-
-def set_dropout(model: Retro, dropout: float) -> None:
-    """Another dropout in the decoder; the encoder never has any."""
-    model.config = dataclasses.replace(model.config, dropout=dropout)
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Dropout) and not name.startswith("encoder."):
-            module.p = dropout
 
 
 def split(questions: Sequence[Question], fractions: Sequence[float], seed: int = 0) -> list[list[Question]]:

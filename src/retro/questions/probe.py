@@ -9,20 +9,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from retro.config import EncoderConfig, ModelConfig, TrainingConfig
+from retro.config import EncoderConfig, ModelConfig, RetrievalConfig, TrainingConfig
 from retro.corpus.tokenizers.sentencepiece import SentencePieceTokenizer, train_model
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.generation.search import Passage
-from retro.model.checkpoint import load
-from retro.model.retro import Retro
 from retro.questions.answering import Answerer
 from retro.questions.batches import QuestionBatches
 from retro.questions.examples import Question
 from retro.questions.experiment import Comparison, compare
 from retro.questions.format import ANSWER, PROMPT, Format, written_passage
 from retro.questions.sources import own_passages
-from retro.stages.progress import Progress
-from retro.training.trainer import train
+from retro.run import load, make_model
+from retro.stages.progress import Progress, no_progress
+from retro.training.loop import train
 
 NUM_KEYS, NUM_CODES, NUM_PASSAGES = 40, 40, 4
 _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
@@ -62,10 +61,21 @@ def make_tokenizer(vocab_size: int = 420) -> Tokenizer:
 
 def probe_model(tokenizer: Tokenizer, copying_start: bool = True) -> ModelConfig:
     encoder = EncoderConfig(d_model=64, num_layers=2, num_heads=4, head_dim=16, ffw_dim=128)
+    retrieval = RetrievalConfig(
+        cross_attention_layers=(2, 3), encoder=encoder, share_embeddings=True, copying_start=copying_start
+    )
     return ModelConfig(
-        vocab_size=tokenizer.vocab_size, d_model=64, num_layers=3, num_heads=4, head_dim=16, ffw_dim=128, chunk_len=16,
-        cross_attention_layers=(2, 3), encoder=encoder, share_embeddings=True, copying_start=copying_start, pad_id=tokenizer.pad_id,
-    )  # fmt: skip
+        vocab_size=tokenizer.vocab_size,
+        d_model=64,
+        num_layers=3,
+        num_heads=4,
+        head_dim=16,
+        ffw_dim=128,
+        chunk_len=16,
+        retrieval=retrieval,
+        pad_id=tokenizer.pad_id,
+        end_id=tokenizer.end_id,
+    )
 
 
 def probe_training(num_steps: int = 400) -> TrainingConfig:
@@ -80,7 +90,7 @@ def run_probe(
     config: TrainingConfig | None = None,
     copying_start: bool = True,
     num_test: int = 200,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Comparison:
     """Train a small RETRO from scratch on the task, in the folder `path`, and answer new questions in every way."""
     config, tokenizer = config or probe_training(), make_tokenizer()
@@ -93,7 +103,7 @@ def run_probe(
     torch.manual_seed(config.seed)
     batches, valid = batches_of(config.num_steps * config.batch_size, 1), batches_of(8 * config.batch_size, 2)
     artifact = train(
-        Retro(model_config), batches, config, path, {"tokenizer": tokenizer.fingerprint}, valid, progress
+        make_model(model_config), batches, config, path, {"tokenizer": tokenizer.fingerprint}, valid, progress
     )
     answerer = Answerer(load(artifact.path), tokenizer, own_passages(k), batch_size=50)
     return compare(answerer, make_questions(num_test, 3, k))

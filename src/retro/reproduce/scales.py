@@ -39,7 +39,8 @@ def scaled(model: ModelConfig, factor: float) -> ModelConfig:
     def part(size: int) -> int:
         return max(1, int(size * factor))
 
-    encoder = model.encoder
+    assert model.retrieval is not None
+    encoder = model.retrieval.encoder
     smaller = EncoderConfig(
         d_model=part(encoder.d_model),
         num_layers=encoder.num_layers,
@@ -49,8 +50,12 @@ def scaled(model: ModelConfig, factor: float) -> ModelConfig:
         cross_attention_layers=encoder.cross_attention_layers,
     )
     return replace(
-        model, d_model=part(model.d_model), num_heads=part(model.num_heads), ffw_dim=part(model.ffw_dim), encoder=smaller
-    )  # fmt: skip
+        model,
+        d_model=part(model.d_model),
+        num_heads=part(model.num_heads),
+        ffw_dim=part(model.ffw_dim),
+        retrieval=replace(model.retrieval, encoder=smaller),
+    )
 
 
 def _with_steps(run: RunConfig, num_steps: int, warmup_steps: int) -> RunConfig:

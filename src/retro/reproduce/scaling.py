@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from retro.config import ModelConfig
-from retro.model.retro import Retro
 from retro.pages.plots import line_plot
 from retro.reproduce.claims import Claim, above, together
 from retro.reproduce.experiment import NAMES, Findings, Trio, band, fewer, flat, percent, trio
 from retro.reproduce.result import Cell, Figure, Table
 from retro.reproduce.scales import Scale
+from retro.run import make_model
 from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
 from retro.study import Study
 
@@ -124,5 +124,5 @@ def _sized(study: Study, name: str, config: ModelConfig) -> Sized:
     found = Trio(study.evaluate(names[0], scoring), study.evaluate(names[1], scoring), k)
     bits = found.bits()
     with torch.device("meta"):  # counted without allocating
-        parameters = Retro(config.baseline()).num_parameters()
+        parameters = make_model(config.baseline()).num_parameters()
     return Sized(name, parameters, found.per_byte(), relative_gain(bits["on"], bits["baseline"]))

@@ -8,22 +8,18 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from retro.config import EvaluationConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.errors import ConfigError, DataError
-from retro.model.retro import Retro
+from retro.model.protocol import LanguageModel
 from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.neighbours import Neighbours
 from retro.stages.progress import Progress
 
 PART = 4
 """Batches that are scored before they are kept; as much is lost at most when scoring is interrupted."""
-LOGITS = 1 << 22
-"""Logits that are made at once, though never of fewer than ROWS tokens: few enough to stay in reach, enough for a quick product."""
-ROWS = 256
 
 Keep = Callable[[int, Callable[[], np.ndarray]], np.ndarray]
 """Given the number of a part of the work and a function that does it, returns its bits; where they are known the function is not called."""
@@ -100,7 +96,7 @@ def chunk_bytes(table: ChunkTable, tokenizer: Tokenizer) -> np.ndarray:
 
 
 def score(
-    model: Retro,
+    model: LanguageModel,
     store: TokenStore,
     config: EvaluationConfig,
     neighbours: Neighbours | None = None,
@@ -113,18 +109,18 @@ def score(
     The first token of a document has no context and is charged the uniform log2 of the vocabulary. `keep` is where parts of the work
     survive an interruption.
     """
-    m = model.config.chunk_len
+    m = model.facts.chunk_len
     if config.window % m or config.stride % m:
         raise ConfigError(
             f"window {config.window} and stride {config.stride} move the chunk grid; expected multiples of {m}"
         )
-    if store.artifact.counts["vocab_size"] != model.config.vocab_size:
+    if store.artifact.counts["vocab_size"] != model.facts.vocab_size:
         raise DataError(
-            f"{store.artifact.path} has a vocabulary of {store.artifact.counts['vocab_size']}; expected the model's, {model.config.vocab_size}"
+            f"{store.artifact.path} has a vocabulary of {store.artifact.counts['vocab_size']}; expected the model's, {model.facts.vocab_size}"
         )
     table = neighbours.table if neighbours is not None else ChunkTable(store, m)
     bits = np.zeros(len(store.tokens), dtype=np.float64)
-    bits[store.starts] = math.log2(model.config.vocab_size)
+    bits[store.starts] = math.log2(model.facts.vocab_size)
     batches = list(
         batches_of(windows_of(store, config.window, config.stride), config.batch_size * config.window)
     )
@@ -143,7 +139,7 @@ def score(
 
 
 def _score_part(
-    model: Retro, table: ChunkTable, part: list[list[Window]], neighbours: Neighbours | None, k: int
+    model: LanguageModel, table: ChunkTable, part: list[list[Window]], neighbours: Neighbours | None, k: int
 ) -> np.ndarray:
     return np.concatenate([score_batch(model, table, batch, neighbours, k) for batch in part])
 
@@ -155,21 +151,30 @@ def scored_places(windows: list[Window]) -> np.ndarray:
 
 @torch.inference_mode()
 def score_batch(
-    model: Retro, table: ChunkTable, windows: list[Window], neighbours: Neighbours | None = None, k: int = 0
+    model: LanguageModel,
+    table: ChunkTable,
+    windows: list[Window],
+    neighbours: Neighbours | None = None,
+    k: int = 0,
 ) -> np.ndarray:
-    """−log2 p of the tokens at `scored_places`; logits are made for these alone."""
-    hidden = model.hidden(*batch_inputs(table, windows, neighbours, k))
-    rows = [
-        slice(window.score_from - 1 - window.start, window.score_to - 1 - window.start) for window in windows
-    ]
-    states = torch.cat([hidden[number, row] for number, row in enumerate(rows)])
-    targets = torch.from_numpy(table.store.tokens[scored_places(windows)].astype(np.int64))
-    size = max(ROWS, LOGITS // model.config.vocab_size)
-    parts = zip(states.split(size), targets.split(size), strict=True)
-    nats = torch.cat(
-        [F.cross_entropy(model.read_out(some), wanted, reduction="none") for some, wanted in parts]
+    """−log2 p of the tokens at `scored_places`."""
+    tokens, *retrieved = (tensor.to(model.device) for tensor in batch_inputs(table, windows, neighbours, k))
+    targets = batch_targets(table.store, windows).to(model.device)
+    nats = -model.score(tokens, targets, *retrieved).log_probs
+    # Row by row and from left to right: the order of `scored_places`.
+    wanted = nats[targets != model.facts.pad_id]
+    return wanted.double().cpu().numpy() / math.log(2.0)
+
+
+def batch_targets(store: TokenStore, windows: list[Window]) -> Tensor:
+    """What the windows are to predict: the token after each position that is scored, padding elsewhere."""
+    targets = np.full(
+        (len(windows), max(window.num_tokens for window in windows)), store.pad_id, dtype=np.int64
     )
-    return nats.double().numpy() / math.log(2.0)
+    for row, window in enumerate(windows):
+        places = slice(window.score_from - 1 - window.start, window.score_to - 1 - window.start)
+        targets[row, places] = store.tokens[window.score_from : window.score_to]
+    return torch.from_numpy(targets)
 
 
 def batch_inputs(

@@ -10,7 +10,7 @@ import numpy as np
 
 from retro.config import EvaluationConfig
 from retro.config_json import to_dict
-from retro.model.retro import Retro
+from retro.model.protocol import LanguageModel
 from retro.retrieval.neighbours import Neighbours
 from retro.scoring.bits_per_byte import Keep, Scores, chunk_bytes, score
 from retro.scoring.intervals import Interval
@@ -69,7 +69,7 @@ class Evaluation:
 
 
 def evaluate(
-    model: Retro,
+    model: LanguageModel,
     model_fingerprint: str,
     neighbours: Neighbours,
     path: Path,
@@ -82,7 +82,7 @@ def evaluate(
     `facts` about the documents go into the results as they are.
     """
     store = neighbours.store
-    ks = config.num_neighbours if model.config.uses_retrieval else ()
+    ks = config.num_neighbours if model.facts.retrieves else ()
 
     def score_mode(stage: Stage, mode: str, k: int) -> Scores:
         told = at_step(progress, mode) if progress else None

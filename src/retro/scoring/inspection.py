@@ -7,7 +7,7 @@ import numpy as np
 from retro.config import EvaluationConfig
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError, ConfigError, DataError
-from retro.model.retro import Retro
+from retro.model.protocol import LanguageModel
 from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.shared_runs import ColouredChunk, colour_chunks
 from retro.scoring.bits_per_byte import chunk_bytes, score
@@ -111,10 +111,10 @@ def find_document(store: TokenStore, name: str) -> int:
 
 
 def look_closely(
-    model: Retro, neighbours: Neighbours, document: int, k: int, config: EvaluationConfig
+    model: LanguageModel, neighbours: Neighbours, document: int, k: int, config: EvaluationConfig
 ) -> CloseDocument:
     """Score one document of the neighbours' store without retrieval and with k neighbours, and compare it with these."""
-    if not model.config.uses_retrieval:
+    if not model.facts.retrieves:
         raise ConfigError(
             "the model has no cross-attention; expected a RETRO, which can be looked at with retrieval off and on"
         )

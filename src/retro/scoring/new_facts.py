@@ -15,7 +15,7 @@ from retro.corpus.documents import Document
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.errors import ConfigError, DataError
-from retro.model.retro import Retro
+from retro.model.protocol import LanguageModel
 from retro.retrieval.chunks import ChunkTable, content_hashes
 from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.datastore.ledger import FILE
@@ -63,7 +63,7 @@ class _State:
 
 
 def measure_new_facts(
-    model: Retro,
+    model: LanguageModel,
     datastore: Datastore,
     store: TokenStore,
     config: EvaluationConfig,
@@ -84,7 +84,7 @@ def measure_new_facts(
     store all documents with text in their second part are taken, or the named ones of these. The datastore itself is not
     touched: all happens to a copy below `scratch`, or in the system's folder for temporary files.
     """
-    if not model.config.uses_retrieval or not 0 < k <= datastore.config.num_neighbours:
+    if not model.facts.retrieves or not 0 < k <= datastore.config.num_neighbours:
         raise ConfigError(
             f"k is {k}; expected a RETRO, and from 1 to the datastore's {datastore.config.num_neighbours} neighbours"
         )
@@ -160,7 +160,7 @@ def _elsewhere(store: TokenStore, tokenizer: Tokenizer, heading: str) -> Iterato
 
 
 def _state(
-    model: Retro, datastore: Datastore, store: TokenStore, config: EvaluationConfig, k: int, name: str
+    model: LanguageModel, datastore: Datastore, store: TokenStore, config: EvaluationConfig, k: int, name: str
 ) -> _State:
     neighbours = find_neighbours(store, datastore, datastore.path.with_name(name))
     scores = score(model, store, config, neighbours, k)

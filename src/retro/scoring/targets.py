@@ -10,7 +10,7 @@ import torch
 from retro.config import EvaluationConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ConfigError
-from retro.model.retro import Retro
+from retro.model.protocol import LanguageModel
 from retro.retrieval.retriever import Retriever
 from retro.scoring.intervals import Interval, bootstrap_ratio
 from retro.stages.progress import Progress
@@ -79,7 +79,7 @@ def _windows(items: Sequence[Prompted], config: EvaluationConfig) -> Iterator[_W
 
 @torch.inference_mode()
 def score_targets(
-    model: Retro,
+    model: LanguageModel,
     items: Sequence[Prompted],
     config: EvaluationConfig,
     ks: Sequence[int] = (0,),
@@ -91,18 +91,18 @@ def score_targets(
     Every complete chunk before the scored token retrieves, an incomplete one does not. A target's token without anything before it
     is charged the uniform log2 of the vocabulary, and is never the most probable one.
     """
-    if max(ks, default=0) and (retriever is None or not model.config.uses_retrieval):
-        missing = "a datastore" if model.config.uses_retrieval else "a model with cross-attention"
+    if max(ks, default=0) and (retriever is None or not model.facts.retrieves):
+        missing = "a datastore" if model.facts.retrieves else "a model with cross-attention"
         raise ConfigError(
             f"{max(ks)} neighbours were asked for without {missing}; expected it, or no neighbours"
         )
-    m = model.config.chunk_len
+    m = model.facts.chunk_len
     if config.window % m or config.stride % m:
         raise ConfigError(
             f"window {config.window} and stride {config.stride} move the chunk grid; expected multiples of {m}"
         )
     alone = np.array([item.start == 0 and len(item.tokens) > 0 for item in items], dtype=bool)
-    bits = {k: np.where(alone, math.log2(model.config.vocab_size), 0.0) for k in ks}
+    bits = {k: np.where(alone, math.log2(model.facts.vocab_size), 0.0) for k in ks}
     greedy = {k: np.logical_not(alone) for k in ks}
     windows = sorted(_windows(items, config), key=lambda window: window.start - window.stop)
     for first in range(0, len(windows), config.batch_size):
@@ -118,17 +118,17 @@ def score_targets(
 
 
 def _score_batch(
-    model: Retro,
+    model: LanguageModel,
     items: Sequence[Prompted],
     windows: list[_Window],
     ks: Sequence[int],
     retriever: Retriever | None,
 ) -> Iterator[tuple[int, _Window, float, bool]]:
     """For each k and window, the bits of the scored tokens and whether all of them are the most probable ones."""
-    device = model.embedding.weight.device
+    device = model.device
     tokens = np.full(
         (len(windows), max(window.stop - window.start for window in windows)),
-        model.config.pad_id,
+        model.facts.pad_id,
         dtype=np.int64,
     )
     for row, window in enumerate(windows):
@@ -136,29 +136,30 @@ def _score_batch(
     retrieved = (
         _retrieve(model, tokens, windows, retriever, max(ks)) if retriever is not None and max(ks) else None
     )
+    targets = np.full(tokens.shape, model.facts.pad_id, dtype=np.int64)
+    for row, window in enumerate(windows):
+        places = slice(window.score_from - 1 - window.start, window.score_to - 1 - window.start)
+        targets[row, places] = items[window.item].tokens[window.score_from : window.score_to]
+    inputs = [torch.from_numpy(array).to(device) for array in (tokens, targets)]
     for k in ks:
-        inputs = [torch.from_numpy(tokens).to(device)]
+        given = []
         if k and retrieved is not None:
-            inputs += [torch.from_numpy(array[:, :, :k]).to(device) for array in retrieved]
-        hidden = model.hidden(*inputs)
+            given = [torch.from_numpy(array[:, :, :k]).to(device) for array in retrieved]
+        scored = model.score(*inputs, *given, greedy=True)
+        assert scored.greedy is not None
+        bits = -scored.log_probs.double().sum(-1) / math.log(2.0)
+        greedy = scored.greedy.all(-1)
         for row, window in enumerate(windows):
-            targets = torch.from_numpy(items[window.item].tokens[window.score_from : window.score_to]).to(
-                device
-            )
-            logits = model.read_out(
-                hidden[row, window.score_from - 1 - window.start : window.score_to - 1 - window.start]
-            )
-            losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none").double()
-            yield k, window, float(losses.sum()) / math.log(2.0), bool((logits.argmax(-1) == targets).all())
+            yield k, window, float(bits[row]), bool(greedy[row])
 
 
 def _retrieve(
-    model: Retro, tokens: np.ndarray, windows: list[_Window], retriever: Retriever, k: int
+    model: LanguageModel, tokens: np.ndarray, windows: list[_Window], retriever: Retriever, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """[N, F] of the neighbours of every complete chunk, and the mask of the real ones; an incomplete chunk has none."""
-    m, num_chunks = model.config.chunk_len, tokens.shape[1] // model.config.chunk_len
+    m, num_chunks = model.facts.chunk_len, tokens.shape[1] // model.facts.chunk_len
     values = np.full(
-        (len(windows), num_chunks, k, model.config.retrieved_len), model.config.pad_id, dtype=np.int64
+        (len(windows), num_chunks, k, model.facts.retrieved_len), model.facts.pad_id, dtype=np.int64
     )
     mask = np.zeros((len(windows), num_chunks, k), dtype=bool)
     complete = (

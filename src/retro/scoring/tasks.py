@@ -12,7 +12,7 @@ from retro.config_json import to_dict
 from retro.corpus.documents import Document
 from retro.corpus.tokens import TokenStore
 from retro.errors import ConfigError
-from retro.model.retro import Retro
+from retro.model.protocol import LanguageModel
 from retro.retrieval.chunks import short_hash
 from retro.retrieval.retriever import Retriever
 from retro.scoring import lambada, summaries
@@ -63,7 +63,7 @@ def source_of(task: str, source: str = "") -> str:
 def evaluate_task(
     task: str,
     source: str,
-    model: Retro,
+    model: LanguageModel,
     model_fingerprint: str,
     retriever: Retriever,
     training: TokenStore,
@@ -72,7 +72,7 @@ def evaluate_task(
     progress: Progress | None = None,
 ) -> TaskResult:
     """Score a run on a task, and write metrics and the scores of every item below `path`."""
-    ks = (0, *(config.num_neighbours if model.config.uses_retrieval else ()))
+    ks = (0, *(config.num_neighbours if model.facts.retrieves else ()))
 
     def work(stage: Stage) -> None:
         pairs = list(TASKS[task].pairs(source))

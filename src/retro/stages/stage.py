@@ -19,6 +19,8 @@ from retro.stages.files import atomic_write, file_checksum, locked, make_fingerp
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
 SCRATCH = "scratch"
+CARD = "README.md"
+"""A page for people beside the result. It may be written again at any time, and has no checksum."""
 CHECKSUM = "manifest"
 """Under this name a manifest keeps the fingerprint of the rest of it."""
 FORMAT = 1
@@ -121,6 +123,7 @@ def run_stage(
             partial.rmdir()
     artifact = open_artifact(path, kind, command)
     _expect_same(path, artifact.manifest, plan, command)
+    _remove_scratch(path)
     return artifact
 
 
@@ -134,20 +137,32 @@ def _finish(
     write_json(plan_path, plan)
     stage = Stage(partial)
     work(stage)
-    shutil.rmtree(partial / SCRATCH, ignore_errors=True)
-    # A kill may have left any of these behind.
-    for leftover in (plan_path, partial / MANIFEST, *partial.rglob("*.tmp")):
-        leftover.unlink(missing_ok=True)
-    files = {
-        str(file.relative_to(partial)): file_checksum(file)
-        for file in sorted(partial.rglob("*"))
-        if file.is_file()
-    }
+    for leftover in partial.rglob("*.tmp"):  # a kill may have left some
+        leftover.unlink()
+    files = {str(file.relative_to(partial)): file_checksum(file) for file in _results(partial)}
     manifest = {"format": FORMAT, **plan, "counts": stage.counts, "files": files}
     manifest[CHECKSUM] = make_fingerprint(manifest)
     write_json(partial / MANIFEST, manifest)
+    plan_path.unlink()
     partial.replace(path)
+    _remove_scratch(path)
     return Artifact(path, manifest)
+
+
+def _results(folder: Path) -> list[Path]:
+    """The files of a stage that its manifest answers for."""
+    aside = {PLAN, MANIFEST, CARD}
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+    return [
+        file
+        for file in files
+        if file.relative_to(folder).parts[0] != SCRATCH and str(file.relative_to(folder)) not in aside
+    ]
+
+
+def _remove_scratch(path: Path) -> None:
+    """Only now that the result has its name: a kill before would cost what the scratch holds."""
+    shutil.rmtree(path / SCRATCH, ignore_errors=True)
 
 
 def reopen_broken(path: Path) -> list[str]:

@@ -1,9 +1,12 @@
 """Training batches: documents packed on the chunk grid, each with the neighbours of its chunks."""
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, runtime_checkable
+from itertools import islice
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,6 +18,8 @@ from retro.corpus.tokens import TokenStore
 from retro.errors import ConfigError
 from retro.retrieval.chunks import ChunkTable, content_hashes
 from retro.retrieval.neighbours import Neighbours
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -185,3 +190,20 @@ class PackedBatches:
         found = self.neighbours.documents(safe, self.k)
         same: np.ndarray = (found[:, :, :, None] == present[:, None, None, :]).any(-1)
         return same
+
+
+def prefetch(make: Callable[[int], Made], numbers: Iterable[int], depth: int = 2) -> Iterator[Made]:
+    """`make(number)` for each number in turn, up to `depth` of them ahead of what is asked for.
+
+    Nothing but time can change: `make` must be a pure function of the number. Its errors are raised where its result is due.
+    """
+    remaining = iter(numbers)
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
+    try:
+        ahead: deque[Future[Made]] = deque(thread.submit(make, number) for number in islice(remaining, depth))
+        while ahead:
+            result = ahead.popleft().result()
+            ahead.extend(thread.submit(make, number) for number in islice(remaining, 1))
+            yield result
+    finally:
+        thread.shutdown(wait=True, cancel_futures=True)

@@ -13,8 +13,8 @@ from torch import Tensor, distributed, nn
 
 from retro.config import TrainingConfig
 from retro.errors import ConfigError
+from retro.model.protocol import TrainableModel
 from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
-from retro.training.recomputation import operators
 
 PATIENCE = timedelta(hours=1)
 """How long processes wait for each other, a checkpoint's writing included."""
@@ -54,12 +54,12 @@ class World:
         if self.size > 1:
             distributed.barrier()
 
-    def shard(self, module: nn.Module) -> None:
-        """Spread the parameters of each operator, and of what is left of the module, over the processes."""
+    def shard(self, module: nn.Module, model: TrainableModel) -> None:
+        """Spread the parameters of each of the model's operators, and of what is left of the module, over all."""
         if self.size > 1:
             from torch.distributed.fsdp import fully_shard
 
-            for part in (*operators(module), module):
+            for part in (*model.operators(), module):
                 fully_shard(
                     part, reshard_after_forward=True
                 )  # so that only shards are ever seen between two steps

@@ -1,63 +1,98 @@
-"""The training loop."""
+"""Training as a stage: one loop for the baseline, for RETRO and for RETROfit, on one process or many.
+
+While a run trains, `NAME.partial` holds its metrics and checkpoints; finished, `NAME` is a run's folder. Batches and
+random numbers are pure functions of the seed and the step, so a resumed run is the unbroken run.
+"""
 
 import math
-import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from retro.config import TrainingConfig
+from retro.config_json import to_dict
 from retro.errors import ConfigError, DataError
-from retro.machine import product_dtype
-from retro.model.checkpoint import save
-from retro.model.retro import Retro
-from retro.stages.progress import Progress
-from retro.stages.stage import Stage
-from retro.training.batches import Batch, Batches
+from retro.machine import keep_freed_memory, product_dtype
+from retro.model.protocol import LanguageModel, TrainableModel
+from retro.run import Origin, write_run
+from retro.stages.progress import Progress, no_progress
+from retro.stages.stage import Artifact, Stage
+from retro.training.batches import Batch, Batches, prefetch
 from retro.training.checkpoints import Checkpoints
-from retro.training.distributed import World, whole
-from retro.training.loss import TokenLoss
+from retro.training.distributed import World, join, whole
 from retro.training.metrics import MetricsLog, Value
-from retro.training.optimizer import learning_rate, make_optimizer
-from retro.training.prefetch import prefetch
-from retro.training.recomputation import recompute_activations
+from retro.training.objective import TokenLoss, learning_rate, make_optimizer, recompute_activations
 
-Sampling = Callable[[Retro], str]
+Sampling = Callable[[LanguageModel], str]
 """Continues a prompt with the model as it is."""
 
 
-class Run:
-    """One run on its way through the steps, from its last checkpoint on."""
+def train(
+    model: TrainableModel,
+    batches: Batches,
+    config: TrainingConfig,
+    path: Path,
+    inputs: dict[str, str],
+    validation: Batches | None = None,
+    progress: Progress = no_progress,
+    sample: Sampling | None = None,
+    origin: Origin | None = None,
+) -> Artifact:
+    """Train the weights of the model that require it, and leave a run with all of them in the folder `path`.
+
+    `inputs` are the fingerprints of its data, `origin` is what the run's record and card tell beside them. The model
+    itself is used up: under torchrun its weights are sharded afterwards.
+    """
+    keep_freed_memory()
+    settings = {"model": model.settings(), "training": to_dict(config)}
+    origin = replace(origin or Origin(), trained_on=inputs, training=settings["training"])
+    with join() as world:
+
+        def work(stage: Stage) -> None:
+            Training(model, batches, config, stage, world, validation, progress, sample, origin).finish()
+
+        return world.run_stage(path, "run", settings, inputs, work, f"retro train --out {path}")
+
+
+class Training:
+    """A run on its way through the steps, from its last checkpoint on."""
 
     def __init__(
         self,
-        model: Retro,
+        model: TrainableModel,
         batches: Batches,
         config: TrainingConfig,
         stage: Stage,
         world: World,
-        validation: Batches | None = None,
-        progress: Progress | None = None,
-        sample: Sampling | None = None,
+        validation: Batches | None,
+        progress: Progress,
+        sample: Sampling | None,
+        origin: Origin,
     ) -> None:
-        self.model, self.batches, self.config, self.stage, self.world = (
-            model.to(world.device),
-            batches,
-            config,
-            stage,
-            world,
-        )
-        self.validation, self.progress, self.sample = validation, progress, sample
         if sample and world.size > 1:
             raise ConfigError(
-                f"sample_every is {config.sample_every} with {world.size} processes; expected 0, as the model is sharded"
+                f"sample_every is {config.sample_every} with {world.size} processes; "
+                "expected 0, as the model is sharded"
             )
+        self.model = model.to(world.device)
+        self.batches = batches
+        self.config = config
+        self.stage = stage
+        self.world = world
+        self.validation = validation
+        self.progress = progress
+        self.sample = sample
+        self.origin = origin
+        self.validated: dict[str, float] = {}
+        """The losses of the last validation."""
         self.dtype = product_dtype(config.precision, world.device)
         self.rows = world.share(config)
         self.losses = self._prepare()
         self.optimizer = make_optimizer(model, config)
-        self.checkpoints = Checkpoints(stage.path / "checkpoints", config.keep_checkpoints, world)
+        self.checkpoints = Checkpoints(stage.scratch("checkpoints"), config.keep_checkpoints, world)
         self.first_step = self._resume()
         self.metrics = MetricsLog(stage.path, self.first_step, config.tensorboard) if world.leads else None
 
@@ -65,7 +100,7 @@ class Run:
         losses = TokenLoss(self.model, self.dtype)
         if self.config.activation_checkpointing:
             recompute_activations(self.model)
-        self.world.shard(losses)
+        self.world.shard(losses, self.model)
         if self.config.compile:
             losses.compile()
         return losses
@@ -90,22 +125,24 @@ class Run:
             if self._due(done, self.config.log_every):
                 rate = learning_rate(step, self.config)
                 self._log(done, loss=loss, grad_norm=norm, learning_rate=rate, tokens_per_second=speed)
-            if self.progress and self.world.leads:
+            if self.world.leads:
                 minutes = per_step * (last - done) / 60
-                self.progress(
-                    done, last, note=f"loss {loss:.3f}  {speed:,.0f} tokens/s  {minutes:.1f} min left"
-                )
+                note = f"loss {loss:.3f}  {speed:,.0f} tokens/s  {minutes:.1f} min left"
+                self.progress(done, last, note=note)
             self._look_around(done)
         self._write_model()
 
     def _batches(self) -> Iterator[Batch]:
-        return prefetch(
-            lambda number: self.batches.rows(number, *self.rows),
-            range(self.first_step, self.config.num_steps),
-        )
+        def make(number: int) -> Batch:
+            return self.batches.rows(number, *self.rows)
+
+        return prefetch(make, range(self.first_step, self.config.num_steps))
 
     def _step(self, step: int, batch: Batch) -> tuple[float, float]:
-        """One update. The loss is the mean over all predicted tokens of the batch, whatever parts and processes it is spread over."""
+        """One update, and its loss and gradient norm.
+
+        The loss is the mean over all predicted tokens of the batch, whatever parts and processes it is spread over.
+        """
         torch.manual_seed(self.config.seed * 1_000_003 + step + (self.world.rank << 40))
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, self.config)
@@ -118,7 +155,8 @@ class Run:
             (summed * (self.world.size / num_predicted)).backward()
             total += summed.item()
         loss = self.world.sum(total)[0] / num_predicted
-        norm = whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)).item()
+        clipped = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+        norm = whole(clipped).item()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise DataError(self._explosion(step, loss, norm))
         self.optimizer.step()
@@ -127,25 +165,28 @@ class Run:
     def _explosion(self, step: int, loss: float, norm: float) -> str:
         documents, kept = self.batches.documents(step), self.checkpoints.kept()
         return (
-            f"loss {loss} and gradient norm {norm} at step {step + 1}; expected finite numbers; the batch holds documents "
-            f"{', '.join(documents)}; the last good checkpoint is {kept[-1].path if kept else 'none'}; lower learning_rate and train again"
+            f"loss {loss} and gradient norm {norm} at step {step + 1}; expected finite numbers; "
+            f"the batch holds documents {', '.join(documents)}; "
+            f"the last good checkpoint is {kept[-1].path if kept else 'none'}; lower learning_rate and train again"
         )
 
     def _look_around(self, done: int) -> None:
-        """Validate, sample and save after a step, each when it is due. What is saved is validated."""
-        save_now = done % self.config.checkpoint_every == 0 or (
-            done == self.config.num_steps and self.config.final == "best"
-        )
+        """Validate, sample and save after a step, each when it is due. What is saved is validated.
+
+        The last step is saved too: a kill while the finished model is written costs no training.
+        """
+        save_now = self._due(done, self.config.checkpoint_every)
         loss = None
         if self.validation is not None and (save_now or self._due(done, self.config.validate_every)):
-            found = self._validate(self.validation)
-            loss = found.get("valid_on", found["valid_off"])
+            self.validated = self._validate(self.validation)
+            loss = self.validated.get("valid_on", self.validated["valid_off"])
             mixture = self.batches.mixture
-            seen: dict[str, Value] = (
-                {"mixture": mixture.observed(0, done * self.config.batch_size)} if mixture else {}
-            )
-            self._log(done, **found, **seen)
+            seen: dict[str, Value] = {}
+            if mixture:
+                seen["mixture"] = mixture.observed(0, done * self.config.batch_size)
+            self._log(done, **self.validated, **seen)
         if self.sample and self.config.sample_every and self._due(done, self.config.sample_every):
+            self.model.eval()
             self._log(done, sample=self.sample(self.model))
             self.model.train()
         if save_now:
@@ -155,7 +196,8 @@ class Run:
     def _validate(self, validation: Batches) -> dict[str, float]:
         """Mean loss over the predicted tokens of the first validation batches, with retrieval and without."""
         self.model.eval()
-        modes = {"valid_on": 4, "valid_off": 2} if self.model.config.uses_retrieval else {"valid_off": 2}
+        # How many of a batch's tensors each way reads: tokens and targets, and the neighbours with their mask.
+        modes = {"valid_on": 4, "valid_off": 2} if self.model.facts.retrieves else {"valid_off": 2}
         sums, num_predicted = dict.fromkeys(modes, 0.0), 0
         for number in range(self.config.validate_batches):
             batch = validation.rows(number, *self.rows)
@@ -168,7 +210,7 @@ class Run:
         return {name: total / max(1.0, everywhere) for name, total in zip(modes, totals, strict=True)}
 
     def _num_predicted(self, batch: Batch) -> int:
-        return int((batch.targets != self.model.config.pad_id).sum())
+        return int((batch.targets != self.model.facts.pad_id).sum())
 
     def _due(self, done: int, every: int) -> bool:
         return done % every == 0 or done == self.config.num_steps
@@ -181,7 +223,7 @@ class Run:
             self.metrics.add(done, tokens=self._tokens(done), **values)
 
     def _write_model(self) -> None:
-        """Export one model from all shards, and tell what the run was."""
+        """Gather one model from all shards, and write it as a run."""
         best = self.checkpoints.best() if self.config.final == "best" else None
         if best is not None:
             self.checkpoints.load(best, self.model, self.optimizer)
@@ -189,8 +231,6 @@ class Run:
         if not self.metrics:
             return
         self.metrics.close()
-        save(self.model, self.stage.path, tensors)
-        shutil.rmtree(self.checkpoints.folder, ignore_errors=True)
         steps, mixture = self.config.num_steps, self.batches.mixture
         self.stage.counts.update(
             steps=steps,
@@ -201,5 +241,8 @@ class Run:
             ),
             precision=str(self.dtype).removeprefix("torch."),
             final_step=best.step if best else steps,
-            **({"mixture": mixture.observed(0, steps * self.config.batch_size)} if mixture else {}),
+            validation=self.validated,
         )
+        if mixture:
+            self.stage.counts["mixture"] = mixture.observed(0, steps * self.config.batch_size)
+        write_run(self.model, self.stage.path, tensors, self.stage.counts, self.origin)

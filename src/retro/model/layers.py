@@ -1,0 +1,82 @@
+"""A decoder layer, and how the layers read the past and the neighbours of whole sequences."""
+
+import math
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from retro.config import ModelConfig, RetrievalConfig
+from retro.model.attention import FeedForward, SelfAttention
+from retro.model.chunked_cross_attention import ChunkedCrossAttention
+
+if TYPE_CHECKING:
+    from retro.model.retro import Retro
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, cross-attention to neighbours where the layer has it, and the feed-forward operator."""
+
+    def __init__(self, config: ModelConfig, retrieval: RetrievalConfig | None) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(
+            config.d_model, config.num_heads, config.head_dim, causal=True, dropout=config.dropout
+        )
+        self.cross_attention: ChunkedCrossAttention | None = None
+        if retrieval is not None:
+            self.cross_attention = ChunkedCrossAttention(
+                config.d_model,
+                retrieval.encoder.d_model,
+                config.num_heads,
+                config.head_dim,
+                config.chunk_len,
+                retrieval.places_read(config.chunk_len).start,
+                retrieval.cross_attention_positions,
+                config.dropout,
+            )
+        self.feed_forward = FeedForward(config.d_model, config.ffw_dim, config.dropout)
+
+
+@runtime_checkable
+class Reading(Protocol):
+    """How a layer reads the past and the neighbours: of whole sequences at once, or one token at a time."""
+
+    def attend(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
+        """ATTN of the layer with this index, residual."""
+        ...
+
+    def read_neighbours(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
+        """CCA of a layer that has it, residual; nothing changes where there are no neighbours."""
+        ...
+
+
+class WholeSequences:
+    """Whole sequences at once, as in training and scoring."""
+
+    def __init__(self, model: "Retro", is_token: Tensor, retrieved: tuple[Tensor, Tensor] | None) -> None:
+        """`retrieved` are the neighbours that are read, and which of their tokens are real."""
+        self.model = model
+        self.is_token = is_token
+        self.retrieved = retrieved
+        self.encoded: Tensor | None = None
+
+    def attend(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
+        attended: Tensor = layer.self_attention(x, self.is_token)
+        return attended
+
+    def read_neighbours(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
+        if self.retrieved is None:
+            return x
+        neighbours, is_neighbour_token = self.retrieved
+        if self.encoded is None:
+            # At layer min(P): the encoder is conditioned on the activations after this layer's self-attention.
+            self.encoded = self.model.encode(neighbours, is_neighbour_token, x, self.is_token)
+        assert layer.cross_attention is not None
+        read: Tensor = layer.cross_attention(x, self.encoded, is_neighbour_token)
+        return read
+
+
+def embed(table: nn.Embedding, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
+    """Token vectors of unit variance: the table's rows have unit length, as it is the output matrix too."""
+    embedded: Tensor = table(tokens) * math.sqrt(table.embedding_dim)
+    return embedded

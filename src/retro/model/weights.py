@@ -1,0 +1,96 @@
+"""A model on disk: `run.json`, which says what it is, and its weights as safetensors. Never pickle."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from retro.errors import ArtifactError
+from retro.model.protocol import TrainableModel
+from retro.stages.files import atomic_path, write_json
+
+RECORD = "run.json"
+WEIGHTS = "model.safetensors"
+OLD_CONFIG = "config.json"
+"""Where a model's config stood before there was a record; such folders are still read."""
+FORMAT = 1
+
+
+def write_model(
+    model: TrainableModel, folder: Path, tensors: dict[str, torch.Tensor] | None = None, **facts: Any
+) -> None:
+    """Write weights and record; a file is either whole or not there.
+
+    `tensors` are the weights where the model itself holds only shards; `facts` go into the record as they are.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = model.state_dict() if tensors is None else tensors
+    save_tensors({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS)
+    write_json(folder / RECORD, {"format": FORMAT, "kind": model.kind, "model": model.settings(), **facts})
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """What a model's folder says of it."""
+    if not (folder / RECORD).exists() and (folder / OLD_CONFIG).exists():
+        return {"format": FORMAT, "kind": "retro", "model": _read_json(folder / OLD_CONFIG)}
+    if not (folder / RECORD).exists():
+        raise ArtifactError(
+            f"{folder} holds no {RECORD}; expected the folder of a run; run: retro train WORK"
+        )
+    record = _read_json(folder / RECORD)
+    if record.get("format") != FORMAT:
+        raise ArtifactError(
+            f"{folder / RECORD} has format {record.get('format')}; expected {FORMAT}; "
+            "open it with the version of retro that wrote it"
+        )
+    return record
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        record = None
+    if not isinstance(record, dict):
+        raise ArtifactError(
+            f"{path} is not readable JSON; expected a model's config; train again, or restore the file"
+        )
+    return record
+
+
+def restore(model: torch.nn.Module, folder: Path) -> None:
+    """Read weights into a model of the same shape."""
+    tensors = load_tensors(folder / WEIGHTS)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if expected != found:
+        names = expected.keys() | found.keys()
+        wrong = sorted(name for name in names if expected.get(name) != found.get(name))
+        raise ArtifactError(
+            f"{folder / WEIGHTS} is of another architecture: {wrong[0]} is {found.get(wrong[0], 'missing')}, "
+            f"expected {expected.get(wrong[0], 'nothing of that name')} ({len(wrong)} tensors differ); "
+            "use the config it was trained with"
+        )
+    model.load_state_dict(tensors)
+
+
+def save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Write tensors as safetensors, atomically."""
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary)
+
+
+def load_tensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise ArtifactError(
+            f"{path} does not exist; expected the tensors of a checkpoint; run: retro train WORK"
+        ) from None
+    except SafetensorError as error:
+        raise ArtifactError(
+            f"{path} is not a whole safetensors file ({error}); restore it or train again"
+        ) from None

@@ -1,0 +1,198 @@
+"""A run: a model's folder that is whole by itself.
+
+It holds `run.json` (what the model is, and what it was trained on), the weights, the tokenizer, and a card for
+people. It can be moved, given away, and sampled or scored with any datastore of the same tokenizer.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+import retro
+from retro.config import ModelConfig
+from retro.config_json import from_dict
+from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.errors import ArtifactError
+from retro.model.protocol import TrainableModel
+from retro.model.retro import Retro
+from retro.model.weights import RECORD, WEIGHTS, read_record, restore, write_model
+from retro.stages.files import atomic_write, file_checksum
+from retro.stages.stage import CARD, MANIFEST
+
+TOKENIZER = "tokenizer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a run comes from, for its record and its card."""
+
+    tokenizer: Path | None = None
+    """The folder of the tokenizer that goes with the weights."""
+    trained_on: dict[str, str] = field(default_factory=dict)
+    """Fingerprints of the data."""
+    training: dict[str, Any] = field(default_factory=dict)
+    """The resolved training config."""
+    data: dict[str, Any] = field(default_factory=dict)
+    """What the text was: documents, tokens and bytes, in all and by source."""
+
+
+def make_model(config: ModelConfig) -> TrainableModel:
+    """A model with fresh weights."""
+    return Retro(config)
+
+
+def _load_retro(folder: Path, record: dict[str, Any]) -> TrainableModel:
+    model = Retro(from_dict(ModelConfig, record["model"], str(folder / RECORD)))
+    restore(model, folder)
+    return model
+
+
+KINDS: dict[str, Callable[[Path, dict[str, Any]], TrainableModel]] = {Retro.kind: _load_retro}
+"""How each kind of model is opened."""
+
+
+class Run:
+    """An open folder of a run."""
+
+    def __init__(self, path: str | Path, tokenizer: Path | None = None) -> None:
+        """`tokenizer` stands in for runs from before they carried their own."""
+        self.path = Path(path)
+        self.record = read_record(self.path)
+        self._tokenizer_path = self.path / TOKENIZER if (self.path / TOKENIZER).exists() else tokenizer
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells this run from others: what the training stage says, or else the weights themselves."""
+        if (self.path / MANIFEST).exists():
+            manifest: dict[str, str] = json.loads((self.path / MANIFEST).read_text())
+            return manifest["fingerprint"]
+        return file_checksum(self.path / WEIGHTS)[:16]
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        if self._tokenizer_path is None:
+            raise ArtifactError(
+                f"{self.path} carries no tokenizer; expected one in {self.path / TOKENIZER}; "
+                "open it in the workspace that it was trained in, or train it again"
+            )
+        return Tokenizer.open(self._tokenizer_path)
+
+    @property
+    def trained_on(self) -> dict[str, str]:
+        """Fingerprints of the data, as far as they were recorded."""
+        if "trained_on" not in self.record and (self.path / MANIFEST).exists():
+            manifest: dict[str, dict[str, str]] = json.loads((self.path / MANIFEST).read_text())
+            return manifest["inputs"]
+        found: dict[str, str] = self.record.get("trained_on", {})
+        return found
+
+    def load(self) -> TrainableModel:
+        """The model, ready to be used."""
+        kind = self.record.get("kind")
+        if kind not in KINDS:
+            raise ArtifactError(
+                f"{self.path / RECORD} is of the kind {kind!r}; expected {' or '.join(KINDS)}; "
+                "open it with the version of retro that wrote it"
+            )
+        return KINDS[kind](self.path, self.record).eval()
+
+    def expect_same_tokenizer(self, fingerprint: str, what: str) -> None:
+        """Refuse something that was cut by another tokenizer: its token ids would mean other text."""
+        if self.tokenizer.fingerprint != fingerprint:
+            raise ArtifactError(
+                f"{what} was made with tokenizer {fingerprint}, and {self.path} was trained with "
+                f"{self.tokenizer.fingerprint}; expected the same; build a datastore with the run's tokenizer: "
+                f"retro ingest SOURCE --tokenizer {self.path / TOKENIZER}"
+            )
+
+
+def load(path: str | Path) -> TrainableModel:
+    """The model of a run's folder."""
+    return Run(path).load()
+
+
+def write_run(
+    model: TrainableModel, folder: Path, tensors: dict[str, Tensor], counts: dict[str, Any], origin: Origin
+) -> None:
+    """Make a folder a run: record and weights, tokenizer, card."""
+    facts = {
+        "retro": retro.__version__,
+        "trained_on": origin.trained_on,
+        "training": origin.training,
+        "data": origin.data,
+        "counts": counts,
+    }
+    if origin.tokenizer is not None:
+        shutil.copytree(origin.tokenizer, folder / TOKENIZER, dirs_exist_ok=True)
+    write_model(model, folder, tensors, **facts)
+    write_card(folder)
+
+
+def write_card(folder: Path, scores: dict[str, str] | None = None) -> None:
+    """A page for people: what the run is, what it has read, how good it is, and how to use it."""
+    record = read_record(folder)
+    with atomic_write(folder / CARD) as file:
+        file.write(_card(folder.name.removesuffix(".partial"), record, scores or {}).encode())
+
+
+def _card(name: str, record: dict[str, Any], scores: dict[str, str]) -> str:
+    model, training = record["model"], record.get("training", {})
+    counts, data = record.get("counts", {}), record.get("data", {})
+    retrieval = model.get("retrieval")
+    lines = [f"# {name}", ""]
+    what = (
+        "A RETRO: a language model that reads neighbours from a datastore."
+        if retrieval
+        else ("A baseline: a language model without retrieval.")
+    )
+    lines += [what, "", "| | |", "|---|---|"]
+    rows = {
+        "decoder": f"{model.get('num_layers')} layers of width {model.get('d_model')}",
+        "cross-attention in layers": ", ".join(map(str, retrieval["cross_attention_layers"]))
+        if retrieval
+        else "none",
+        "parameters": f"{counts.get('parameters', 0):,} without embeddings, {counts.get('trained', 0):,} trained",
+        "vocabulary": f"{model.get('vocab_size', 0):,} tokens; chunks of {model.get('chunk_len')}",
+        "steps": f"{counts.get('steps', 0):,} of {training.get('batch_size')} × {training.get('seq_len')} tokens",
+        "neighbours in training": str(training.get("num_neighbours")) if retrieval else "none",
+        "validation loss": ", ".join(
+            f"{key} {value:.4f}" for key, value in counts.get("validation", {}).items()
+        ),
+        "written by": f"retro {record.get('retro', '')}",
+    }
+    lines += [f"| {key} | {value} |" for key, value in rows.items() if value]
+    if data:
+        lines += ["", "## Data", "", "| source | documents | tokens | bytes |", "|---|---|---|---|"]
+        lines += [
+            f"| {source} | {size['documents']:,} | {size['tokens']:,} | {size['bytes']:,} |"
+            for source, size in data.items()
+        ]
+    if scores:
+        lines += ["", "## Scores", "", "| | bits per byte |", "|---|---|"]
+        lines += [f"| {what} | {value} |" for what, value in scores.items()]
+    lines += ["", "## Use", "", "```bash"]
+    if retrieval:
+        lines += [f'retro sample {name} "The first words" --datastore DATASTORE']
+        lines += [f"retro evaluate {name} --datastore DATASTORE --on my-texts/"]
+    else:
+        lines += [f'retro sample {name} "The first words"']
+    lines += ["```", "", "```python", "import retro", "", f'run = retro.Run("{name}")', "model = run.load()"]
+    if retrieval:
+        lines += ['retriever = retro.Retriever(retro.Datastore.open("DATASTORE"))']
+        lines += ["sampler = retro.Sampler(model, retriever)"]
+    else:
+        lines += ["sampler = retro.Sampler(model, tokenizer=run.tokenizer)"]
+    lines += ['print(sampler.generate("The first words").text)', "```", ""]
+    if retrieval:
+        lines += ["A datastore fits if it was built with this run's tokenizer, which is in `tokenizer/`.", ""]
+    return "\n".join(lines)

@@ -1,0 +1,66 @@
+"""What a step minimises and how: the loss as one module, AdamW, and the learning-rate schedule of the paper."""
+
+import math
+from functools import partial
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from retro.config import TrainingConfig
+from retro.model.protocol import TrainableModel
+
+
+class TokenLoss(nn.Module):
+    """Cross-entropy in nats, summed over the tokens that are predicted.
+
+    What is sharded, compiled and run in lower precision is exactly this module. It is a sum, so that it can be
+    divided by the number of predicted tokens of all processes together.
+    """
+
+    def __init__(self, model: TrainableModel, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.model = model
+        self.dtype = dtype
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        targets: Int[Tensor, "batch seq"],
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None = None,
+        neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
+    ) -> Float[Tensor, ""]:
+        lower = self.dtype == torch.bfloat16
+        with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=lower):
+            return -self.model.score(tokens, targets, neighbours, neighbour_mask).log_probs.sum()
+
+
+def recompute_activations(model: TrainableModel) -> None:
+    """Trade time for memory: keep only the inputs of the model's operators in the forward pass, and compute
+    their insides again in the backward pass."""
+    for module in model.operators():
+        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+
+
+def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
+    """AdamW over what is trained; gains and biases do not decay."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in trained if parameter.ndim == 2]
+    vectors = [parameter for parameter in trained if parameter.ndim != 2]
+    groups = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    betas = (config.beta1, config.beta2)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, eps=1e-8, fused=True)
+
+
+def learning_rate(step: int, config: TrainingConfig) -> float:
+    """The rate of a step counted from 0: linear from `warmup_start`, then a cosine to the minimum at the last step."""
+    if step < config.warmup_steps:
+        rise = config.learning_rate - config.warmup_start
+        return config.warmup_start + rise * step / config.warmup_steps
+    part = (step - config.warmup_steps) / max(1, config.num_steps - config.warmup_steps)
+    cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, part)))
+    return config.min_learning_rate + (config.learning_rate - config.min_learning_rate) * cosine
