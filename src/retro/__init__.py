@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "Retro": "retro.model.retro",
-    "load": "retro.model.checkpoint",
+    "load": "retro.run",
     "Datastore": "retro.retrieval.datastore.datastore",
     "Sampler": "retro.generation.sampler",
 }

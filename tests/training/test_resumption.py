@@ -158,3 +158,32 @@ def test_a_broken_checkpoint_is_told_in_one_line(tmp_path: Path, damage: str) ->
     with pytest.raises(ArtifactError, match=r"step-000000006.*remove .*run again") as caught:
         start(tmp_path / "run")
     assert "\n" not in str(caught.value)
+
+
+def test_a_kill_between_the_weights_and_the_manifest_costs_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoints stay until the run has its name: what is trained is not trained again."""
+
+    def killed(path: Path) -> str:
+        raise StopRunError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("retro.stages.stage.file_checksum", killed)
+        with pytest.raises(StopRunError):
+            start(tmp_path / "run")
+    assert (tmp_path / "run.partial" / "model.safetensors").exists()
+    steps: list[int] = []
+    start(tmp_path / "run", told=lambda done, total, step="", note="": steps.append(done))
+    assert steps == []
+    assert not (tmp_path / "run" / "scratch").exists()
+    start(tmp_path / "unbroken")
+    again, once = (load_tensors(tmp_path / name / "model.safetensors") for name in ("run", "unbroken"))
+    assert all(torch.equal(again[name], once[name]) for name in once)
+
+
+def test_what_a_kill_leaves_after_the_run_has_its_name_is_removed(tmp_path: Path) -> None:
+    start(tmp_path / "run")
+    (tmp_path / "run" / "scratch" / "checkpoints").mkdir(parents=True)
+    start(tmp_path / "run")
+    assert not (tmp_path / "run" / "scratch").exists()
