@@ -1,11 +1,13 @@
-"""Exact causal relative attention in four ways: time and peak memory, forward and backward, at lengths 512, 1024 and 2048.
+"""Exact causal relative attention in four ways: time and peak memory, forward and backward, at lengths 512,
+1024 and 2048.
 
     python benchmarks/attention.py
 
-`reference` holds all logits at once; `blocked` is the model's own, which never computes what lies beyond a block of queries;
-`recomputed` is the same under activation checkpointing; `fused` is the identity of docs/decisions/0009-attention.md, one plain scaled
-dot-product attention over longer heads. Memory is the peak of a fresh process less that of the same process before. Two shapes: the
-paper's smallest decoder (896 wide, 16 heads of 64) and the demo's (128 wide, 4 heads of 32).
+`reference` holds all logits at once; `blocked` is the model's own, which never computes what lies beyond a
+block of queries; `recomputed` is the same under activation checkpointing; `fused` is the identity of
+docs/decisions/0009-attention.md, one plain scaled dot-product attention over longer heads. Memory is the
+peak of a fresh process less that of the same process before. Two shapes: the paper's smallest decoder (896
+wide, 16 heads of 64) and the demo's (128 wide, 4 heads of 32).
 """
 
 import json
@@ -32,7 +34,8 @@ VARIANTS = ("reference", "blocked", "recomputed", "fused")
 
 
 def fused(operator: SelfAttention, x: Tensor, is_token: Tensor) -> Tensor:
-    """sin and cos of i − j split into those of i and of j: the positional logit is a rotated query times a fixed vector of j."""
+    """sin and cos of i − j split into those of i and of j: the positional logit is a rotated query times a
+    fixed vector of j."""
     attention, length, half = operator.attention, x.shape[-2], operator.attention.width // 2
     normed = operator.norm(x)
     query = attention.scale(attention.split_heads(attention.query(normed)))
@@ -96,7 +99,10 @@ def measure_peak(name: str, shape: str, length: int) -> None:
 
 
 def high_water() -> int:
-    """The most kilobytes this process has held. Linux only: getrusage would tell the parent's peak, which a child inherits."""
+    """The most kilobytes this process has held.
+
+    Linux only: getrusage would tell the parent's peak, which a child inherits.
+    """
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
 

@@ -1,4 +1,5 @@
-"""A whole datastore of real text: neighbours for its chunks against exact search and bare FAISS, bytes a token, memory of building.
+"""A whole datastore of real text: neighbours for its chunks against exact search and bare FAISS, bytes a
+token, memory of building.
 
     python benchmarks/datastore.py [--source enwik8] [--encoder static] [--work FOLDER]
 
@@ -47,7 +48,8 @@ def prepared(work: Path, source: str, encoder: str) -> Datastore:
 
 
 def neighbours_of_chunks(datastore: Datastore) -> None:
-    """Neighbours of a sample of chunks as `retro neighbours` finds them, against exact search, and against FAISS alone."""
+    """Neighbours of a sample of chunks as `retro neighbours` finds them, against exact search, and against
+    FAISS alone."""
     snapshot = datastore.snapshot()
     (segment,) = snapshot.segments
     index = segment.index

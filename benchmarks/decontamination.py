@@ -1,11 +1,14 @@
-"""Decontamination against datasketch's MinHash and MinHashLSH: the same documents, permutations, bands and rows.
+"""Decontamination against datasketch's MinHash and MinHashLSH: the same documents, permutations, bands and
+rows.
 
     python benchmarks/decontamination.py
 
-2,000 training documents of 1,000 to 5,000 random tokens as uint16, 200 held-out ones, 20 near-duplicates planted; 13-grams, 128 permutations,
-one thread. datasketch is timed twice: fed with the bytes of each n-gram, as its documentation shows, and fed with our own vectorised
-integer hashes, so that only its permutations and its index are left. Ours is timed twice too: with the exact comparison of every
-candidate, and without it, as datasketch leaves it out. datasketch takes a part of the documents in each round and is scaled by tokens, since it would take minutes.
+2,000 training documents of 1,000 to 5,000 random tokens as uint16, 200 held-out ones, 20 near-duplicates
+planted; 13-grams, 128 permutations, one thread. datasketch is timed twice: fed with the bytes of each
+n-gram, as its documentation shows, and fed with our own vectorised integer hashes, so that only its
+permutations and its index are left. Ours is timed twice too: with the exact comparison of every candidate,
+and without it, as datasketch leaves it out. datasketch takes a part of the documents in each round and is
+scaled by tokens, since it would take minutes.
 """
 
 import os
@@ -83,7 +86,10 @@ def peer(
     held_out: list[Tokens],
     grams: Callable[[Tokens], list[Any]],
 ) -> int:
-    """How many documents have a candidate. `empty` is copied for each sketch, which spares drawing the permutations again."""
+    """How many documents have a candidate.
+
+    `empty` is copied for each sketch, which spares drawing the permutations again.
+    """
 
     def sketch(tokens: Tokens) -> Any:
         minhash = empty.copy()

@@ -1,11 +1,12 @@
-"""Embedding chunks against a plain `AutoModel` loop: chunks a second as a ratio, and whether the neighbours are the same.
+"""Embedding chunks against a plain `AutoModel` loop: chunks a second as a ratio, and whether the neighbours
+are the same.
 
     python benchmarks/embedding.py
 
-The text is the first articles of enwik8, cut into chunks of 64 tokens of a quickly trained tokenizer. The plain loop takes batches
-of 32 in arrival order, padded to the batch's longest, in float32 with two threads and no gradients. Ours is `embed_shards` with two workers, as
-the datastore is built, whose keys are float16; the workers are started beforehand. The overlap counts the ten nearest other chunks
-of every chunk.
+The text is the first articles of enwik8, cut into chunks of 64 tokens of a quickly trained tokenizer. The
+plain loop takes batches of 32 in arrival order, padded to the batch's longest, in float32 with two threads
+and no gradients. Ours is `embed_shards` with two workers, as the datastore is built, whose keys are
+float16; the workers are started beforehand. The overlap counts the ten nearest other chunks of every chunk.
 """
 
 from collections.abc import Iterator

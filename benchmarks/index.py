@@ -3,9 +3,9 @@
     python benchmarks/index.py --keys keys.npy --sizes 20000 200000
     python benchmarks/index.py --width 64 --sizes 20000 200000 2000000
 
-For every size: build time, bytes a key, the tuned recall@10, the speed of finding the neighbours of a batch of chunks against exact
-search with FAISS (matrix products over float32 keys) and against the bare FAISS call with the same effort, and the latency of one
-query. Then what each step in size costs in latency.
+For every size: build time, bytes a key, the tuned recall@10, the speed of finding the neighbours of a batch
+of chunks against exact search with FAISS (matrix products over float32 keys) and against the bare FAISS
+call with the same effort, and the latency of one query. Then what each step in size costs in latency.
 """
 
 import argparse

@@ -1,10 +1,12 @@
-"""Ingesting JSONL to tokens against bare SentencePiece encoding of the same text with the same number of threads.
+"""Ingesting JSONL to tokens against bare SentencePiece encoding of the same text with the same number of
+threads.
 
     python benchmarks/ingest.py
 
 The text is enwik8's articles. Ours reads and parses the file, hashes, splits, packs and unpacks the text
-shards, encodes, drops duplicates, decontaminates and writes the token stores, with two processes; the tokenizer is trained
-beforehand. The bare side is `SentencePieceProcessor.encode` over a list of the texts in memory, with two threads.
+shards, encodes, drops duplicates, decontaminates and writes the token stores, with two processes; the
+tokenizer is trained beforehand. The bare side is `SentencePieceProcessor.encode` over a list of the texts
+in memory, with two threads.
 """
 
 import json

@@ -1,10 +1,12 @@
-"""Peak memory of `retro ingest`, parent and workers together: enwik8's dump, its articles, and twice as many articles.
+"""Peak memory of `retro ingest`, parent and workers together: enwik8's dump, its articles, and twice as
+many articles.
 
     python benchmarks/ingest_memory.py
 
-The second half of the doubled text is of the same kind as the first and repeats no document: articles are drawn in pairs and exchange
-every other paragraph. Each run is a command of its own, with two workers; its resident memory is read from /proc every 20 ms and summed over
-its processes, which counts what they share more than once. Linux only.
+The second half of the doubled text is of the same kind as the first and repeats no document: articles are
+drawn in pairs and exchange every other paragraph. Each run is a command of its own, with two workers; its
+resident memory is read from /proc every 20 ms and summed over its processes, which counts what they share
+more than once. Linux only.
 """
 
 import json

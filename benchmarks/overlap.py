@@ -1,9 +1,11 @@
-"""The longest common substring of chunks and their neighbours against a plain dynamic programme and against difflib.
+"""The longest common substring of chunks and their neighbours against a plain dynamic programme and against
+difflib.
 
     python benchmarks/overlap.py [--pairs 100000]
 
-Chunks of 64 tokens with ten neighbours of 128 each, which are cut out of one text with Zipf's law, a third of the chunks with a run copied
-into a neighbour. The two in plain Python are timed on a part of the pairs and reckoned up.
+Chunks of 64 tokens with ten neighbours of 128 each, which are cut out of one text with Zipf's law, a third
+of the chunks with a run copied into a neighbour. The two in plain Python are timed on a part of the pairs
+and reckoned up.
 """
 
 import argparse

@@ -12,7 +12,10 @@ REQUIREMENT = "retro-pytorch==0.3.9"
 
 
 def peer_model(**settings: Any) -> Any:
-    """A `retro_pytorch.RETRO`. Its index builder, unused here, no longer imports beside current numpy and is stubbed."""
+    """A `retro_pytorch.RETRO`.
+
+    Its index builder, unused here, no longer imports beside current numpy and is stubbed.
+    """
     folder = cache_dir() / "peers" / REQUIREMENT.replace("==", "-")
     if not folder.exists():
         _install(folder)

@@ -1,11 +1,13 @@
-"""What passages are worth: a fine-tuned model closed book, open book, and with the passages of another question.
+"""What passages are worth: a fine-tuned model closed book, open book, and with the passages of another
+question.
 
     python benchmarks/questions.py probe [--steps 400] [--plain-start] [--passages 4] [--out FOLDER]
     python benchmarks/questions.py experiment WORK RUN QUESTIONS [--baseline RUN] [--steps N] [--k N] [--frozen] [--name NAME]
 
-`probe` trains a small RETRO from scratch on a task that only the passages can solve. `experiment` fine-tunes a run of a workspace on a
-file of questions with passages, split by question, each filled up to k passages from the workspace's datastore with such as do not hold
-the answer; with `--baseline` that run is fine-tuned closed book beside it. Run again, it goes on from its last checkpoint.
+`probe` trains a small RETRO from scratch on a task that only the passages can solve. `experiment`
+fine-tunes a run of a workspace on a file of questions with passages, split by question, each filled up to k
+passages from the workspace's datastore with such as do not hold the answer; with `--baseline` that run is
+fine-tuned closed book beside it. Run again, it goes on from its last checkpoint.
 """
 
 import argparse

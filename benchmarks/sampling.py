@@ -1,11 +1,13 @@
-"""Sampling, one cached token a step: by length, against retro-pytorch, with retrieval against without, and in batches.
+"""Sampling, one cached token a step: by length, against retro-pytorch, with retrieval against without, and
+in batches.
 
     python benchmarks/sampling.py [--work WORKSPACE] [--keys 200000] [--rounds 7]
 
-Two sizes: the small one of `training_step.py` (decoder 4 × 192, encoder 1 × 128, vocabulary 4096), at which the peer runs too, and a
-medium one (8 × 512, encoder 2 × 256, vocabulary 16,384). Chunk 64, k 2, cross-attention in every third layer or, when small, in layers 2
-and 4; float32. Weights are random: they do not change the time. Without a workspace the datastore is synthetic: random unit keys behind
-the index that `retro build` would choose, and the real encoder of queries.
+Two sizes: the small one of `training_step.py` (decoder 4 × 192, encoder 1 × 128, vocabulary 4096), at which
+the peer runs too, and a medium one (8 × 512, encoder 2 × 256, vocabulary 16,384). Chunk 64, k 2,
+cross-attention in every third layer or, when small, in layers 2 and 4; float32. Weights are random: they do
+not change the time. Without a workspace the datastore is synthetic: random unit keys behind the index that
+`retro build` would choose, and the real encoder of queries.
 """
 
 import argparse
@@ -87,7 +89,8 @@ def reading(decoding: RetroDecoding) -> Callable[[], None]:
 
 
 def by_length(rounds: int) -> None:
-    """A step at each length, beside the reading of the cache; a step makes the cache longer by one token only."""
+    """A step at each length, beside the reading of the cache; a step makes the cache longer by one token
+    only."""
     model = Retro(small()).eval()
     decodings = {length: prefilled(model, length) for length in LENGTHS}
     calls: dict[str, Callable[[], object]] = {}
@@ -134,7 +137,8 @@ def against_peer(rounds: int) -> None:
 
 
 class Synthetic:
-    """A retriever with random keys and values of a wanted number, and the real work of a query: decode, embed, search, gather."""
+    """A retriever with random keys and values of a wanted number, and the real work of a query: decode,
+    embed, search, gather."""
 
     def __init__(self, tokenizer: Tokenizer, num_keys: int) -> None:
         self.tokenizer, self.chunk_len, self.num_neighbours = tokenizer, M, K
@@ -195,7 +199,8 @@ def timed(owner: object, name: str) -> Iterator[Spent]:
 def with_retrieval(searcher: Searcher, config: ModelConfig, title: str, rounds: int) -> None:
     retro, baseline = (Sampler(Retro(c).eval(), searcher) for c in (config, config.baseline()))
     prompt = searcher.tokenizer.decode(list(range(300, 300 + M)))
-    # Random weights give flat distributions; the low temperature makes them as peaked as a trained model's, whose head is short.
+    # Random weights give flat distributions; the low temperature makes them as peaked as a trained model's,
+    # whose head is short.
     choice, count = Choice(temperature=0.1, top_p=0.9, min_tokens=4 * M), 4 * M
     with timed(searcher, "search") as search, timed(retro.model, "encode") as encode:
         calls: dict[str, Callable[[], object]] = {

@@ -2,9 +2,10 @@
 
     python benchmarks/scoring.py [--source licences] [--encoder static] [--work FOLDER] [--batches 6] [--rounds 5]
 
-Bare is `model(...)`, all logits of every window, on batches that are prepared beforehand; scoring makes the batches, reads the neighbours
-and turns logits into bits as `retro evaluate` does. A token of two windows is scored in one of them only, and no logits are made in the
-other, so that overlapping windows can pass 1. Weights are random: they do not change the time. The first run ingests and builds in FOLDER.
+Bare is `model(...)`, all logits of every window, on batches that are prepared beforehand; scoring makes the
+batches, reads the neighbours and turns logits into bits as `retro evaluate` does. A token of two windows is
+scored in one of them only, and no logits are made in the other, so that overlapping windows can pass 1.
+Weights are random: they do not change the time. The first run ingests and builds in FOLDER.
 """
 
 import argparse

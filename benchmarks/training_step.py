@@ -1,14 +1,17 @@
-"""A training step of RETRO against retro-pytorch at the same dimensions, and against our own baseline per FLOP.
+"""A training step of RETRO against retro-pytorch at the same dimensions, and against our own baseline per
+FLOP.
 
     python benchmarks/training_step.py [SETTING]
 
-Small: decoder 4 × 192, encoder 1 × 128, chunk 64, length 512, batch 8, k 2, vocabulary 4096, cross-attention in layers 2 and 4, AdamW,
-float32. Two settings of the heads: 4 heads that fill the width, as a user would ask both libraries for (retro-pytorch ignores
-`heads` and runs 8 of 64); and 8 heads of 32 on both sides, where the two do almost the same number of FLOPs. Large: decoder 12 × 768,
-encoder 2 × 512, cross-attention in layers 6, 9 and 12, one sequence, 8 heads of 64 on both sides. Each is timed with
-the memory allocator as it comes, and with freed memory kept, which `retro train` switches on for itself; the switch is global,
-so in that line the peer has it too. Where the hardware has bfloat16 `retro train` uses it for the matrix products, and the peer, which
-leaves that to its user, is timed both ways. A part of a setting's title runs that one alone.
+Small: decoder 4 × 192, encoder 1 × 128, chunk 64, length 512, batch 8, k 2, vocabulary 4096,
+cross-attention in layers 2 and 4, AdamW, float32. Two settings of the heads: 4 heads that fill the width,
+as a user would ask both libraries for (retro-pytorch ignores `heads` and runs 8 of 64); and 8 heads of 32
+on both sides, where the two do almost the same number of FLOPs. Large: decoder 12 × 768, encoder 2 × 512,
+cross-attention in layers 6, 9 and 12, one sequence, 8 heads of 64 on both sides. Each is timed with the
+memory allocator as it comes, and with freed memory kept, which `retro train` switches on for itself; the
+switch is global, so in that line the peer has it too. Where the hardware has bfloat16 `retro train` uses it
+for the matrix products, and the peer, which leaves that to its user, is timed both ways. A part of a
+setting's title runs that one alone.
 """
 
 import sys

@@ -2,9 +2,9 @@
 
     python benchmarks/utilisation.py
 
-The share is the FLOPs of the step's matrix products over its time, against the speed of one large float32 product on the same
-threads, measured in the same rounds. Decoder 6 × 256, encoder 1 × 256, vocabulary 8192, cross-attention in layers 3 and 6 (the recipe
-massive-text-mini), 4,096 tokens a step.
+The share is the FLOPs of the step's matrix products over its time, against the speed of one large float32
+product on the same threads, measured in the same rounds. Decoder 6 × 256, encoder 1 × 256, vocabulary 8192,
+cross-attention in layers 3 and 6 (the recipe massive-text-mini), 4,096 tokens a step.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Write docs/reference.md from the code: commands, recipes, every config field. A test checks that it is current."""
+"""Write docs/reference.md from the code: commands, recipes, every config field.
+
+A test checks that it is current.
+"""
 
 import ast
 import inspect

@@ -23,7 +23,8 @@ class EncoderConfig:
     head_dim: int = 64
     ffw_dim: int = 3584
     cross_attention_layers: tuple[int, ...] = (1,)
-    """Layers that attend to the retrieving chunk, counted from 1; P_enc in the paper. Empty: no query conditioning."""
+    """Layers that attend to the retrieving chunk, counted from 1; P_enc in the paper. Empty: no query
+    conditioning."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "d_model", "num_layers", "num_heads", "head_dim", "ffw_dim")
@@ -32,11 +33,12 @@ class EncoderConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RetrievalConfig:
-    """What a RETRO has beyond its baseline: chunked cross-attention, and the encoder that reads the neighbours."""
+    """What a RETRO has beyond its baseline: chunked cross-attention, and the encoder that reads the
+    neighbours."""
 
     cross_attention_layers: tuple[int, ...] = ()
-    """Layers with chunked cross-attention, counted from 1; P in the paper. Empty: every third from 6 on, earlier
-    and closer together in shallow models."""
+    """Layers with chunked cross-attention, counted from 1; P in the paper. Empty: every third from 6 on,
+    earlier and closer together in shallow models."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     share_embeddings: bool = False
     """Whether the encoder reads with the decoder's embedding matrix; needs equal widths."""
@@ -158,7 +160,8 @@ class FineTuningConfig:
 
 
 def cross_attention_places(num_layers: int) -> tuple[int, ...]:
-    """Every third layer from 6 on, as in the paper; a shallower model begins at its middle, with its last layer among them if it can."""
+    """Every third layer from 6 on, as in the paper; a shallower model begins at its middle, with its last
+    layer among them if it can."""
     first = min(6, -(-num_layers // 2))
     return tuple(range(first, num_layers + 1, max(1, min(3, num_layers - first))))
 
@@ -170,7 +173,8 @@ class CorpusConfig:
     sources: tuple[str, ...] = ()
     """What is read where a command names no source."""
     tokenizer: str = ""
-    """A folder or a hub id with a Hugging Face tokenizer to use; empty: a SentencePiece tokenizer is trained on the corpus."""
+    """A folder or a hub id with a Hugging Face tokenizer to use; empty: a SentencePiece tokenizer is
+    trained on the corpus."""
     vocab_size: int = 2048
     """Tokens of the tokenizer that is trained."""
     tokenizer_model: str = "bpe"
@@ -215,12 +219,14 @@ class DatastoreConfig:
     encoder: str = "minilm"
     """A name of the catalogue, a folder, or a hub id of a BERT-like model."""
     encoder_precision: str = "float32"
-    """`float32`; `bfloat16`, twice as fast where the hardware has it, with nearly the same neighbours; or `auto`."""
+    """`float32`; `bfloat16`, twice as fast where the hardware has it, with nearly the same neighbours; or
+    `auto`."""
     chunk_len: int = 64
     num_neighbours: int = 20
     """Neighbours kept for each chunk, K; training and evaluation use the first k of them."""
     index: str = "auto"
-    """`auto` chooses by the number of keys; or `exact`, `bm25`, `hybrid`, `scann`, or a FAISS factory string such as HNSW24 or IVF1024,Flat."""
+    """`auto` chooses by the number of keys; or `exact`, `bm25`, `hybrid`, `scann`, or a FAISS factory
+    string such as HNSW24 or IVF1024,Flat."""
     exact_below: int = 50_000
     """With `auto`, fewer keys than these are searched exactly."""
     target_recall: float = 0.95
@@ -245,7 +251,8 @@ class TrainingConfig:
     batch_size: int = 8
     """Sequences of a step, over all processes and parts together."""
     accumulate: int = 1
-    """Parts that a step's batch is computed in, one after the other, to save memory; the step stays the same."""
+    """Parts that a step's batch is computed in, one after the other, to save memory; the step stays the
+    same."""
     num_steps: int = 1000
     num_neighbours: int = 2
     """Neighbours of each chunk that the model sees, k in the paper."""
@@ -263,7 +270,8 @@ class TrainingConfig:
     precision: str = "auto"
     """`float32`, `bfloat16` for the matrix products, or `auto`: bfloat16 where the hardware has it."""
     activation_checkpointing: bool = False
-    """Whether the backward pass computes the insides of attention and feed-forward layers again instead of keeping them."""
+    """Whether the backward pass computes the insides of attention and feed-forward layers again instead of
+    keeping them."""
     compile: bool = False
     """Whether torch.compile is applied."""
     seed: int = 0
@@ -280,13 +288,13 @@ class TrainingConfig:
     keep_checkpoints: int = 2
     """How many of the last checkpoints are kept; the one with the lowest validation loss is kept besides."""
     final: str = "last"
-    """Whose weights the finished run holds: those of the `last` step, or of the `best` checkpoint by validation loss."""
+    """Whose weights the finished run holds: those of the `last` step, or of the `best` checkpoint by
+    validation loss."""
 
     def __post_init__(self) -> None:
-        _require_positive(
-            self, "seq_len", "batch_size", "accumulate", "num_steps", "num_neighbours", "log_every", "validate_every", "validate_batches",
-            "sample_tokens", "checkpoint_every", "keep_checkpoints",
-        )  # fmt: skip
+        _require_positive(self, "seq_len", "batch_size", "accumulate", "num_steps", "num_neighbours")
+        _require_positive(self, "log_every", "validate_every", "validate_batches", "sample_tokens")
+        _require_positive(self, "checkpoint_every", "keep_checkpoints")
         _require(
             self.batch_size % self.accumulate == 0,
             f"accumulate is {self.accumulate}; expected a divisor of batch_size, {self.batch_size}",
@@ -306,7 +314,8 @@ class EvaluationConfig:
 
     window: int = 2048
     stride: int = 1024
-    """Each token is scored once, with at least `window - stride` tokens of context where the document has them."""
+    """Each token is scored once, with at least `window - stride` tokens of context where the document has
+    them."""
     batch_size: int = 8
     num_neighbours: tuple[int, ...] = (2,)
     leakage_neighbours: int = 10
@@ -319,7 +328,8 @@ class EvaluationConfig:
         )
 
     def with_overlap(self, proportion: float, chunk_len: int) -> "EvaluationConfig":
-        """The same window, moved so that every token has this proportion of it as context, where its document does: 0.875 in the paper's table."""
+        """The same window, moved so that every token has this proportion of it as context, where its
+        document does: 0.875 in the paper's table."""
         _require(
             0.0 <= proportion < 1.0,
             f"the overlapping proportion is {proportion}; expected 0 ≤ proportion < 1",
@@ -327,7 +337,8 @@ class EvaluationConfig:
         stride = round((1.0 - proportion) * self.window, 6)
         _require(
             stride > 0 and stride % chunk_len == 0,
-            f"an overlapping proportion of {proportion} moves a window of {self.window} by {stride:g} tokens; expected a multiple of {chunk_len}",
+            f"an overlapping proportion of {proportion} moves a window of {self.window} "
+            f"by {stride:g} tokens; expected a multiple of {chunk_len}",
         )
         return dataclasses.replace(self, stride=int(stride))
 
@@ -341,11 +352,13 @@ class KnnConfig:
     cache_len: int = 2048
     """Tokens of the same document that the continuous cache looks back on."""
     index: str = "auto"
-    """`auto` chooses by the number of keys; or `exact`, or a FAISS factory string such as HNSW24 or IVF1024,SQfp16."""
+    """`auto` chooses by the number of keys; or `exact`, or a FAISS factory string such as HNSW24 or
+    IVF1024,SQfp16."""
     exact_below: int = 50_000
     """With `auto`, fewer keys than these are searched exactly."""
     target_recall: float = 0.98
-    """Part of the true 10 nearest that a search is tuned to find among the memory's own keys; the queries of a test lie farther away."""
+    """Part of the true 10 nearest that a search is tuned to find among the memory's own keys; the queries
+    of a test lie farther away."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "num_neighbours", "cache_len")

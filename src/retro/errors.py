@@ -1,4 +1,7 @@
-"""The few errors a user can meet. Each message says what was found, what was expected and what to run next."""
+"""The few errors a user can meet.
+
+Each message says what was found, what was expected and what to run next.
+"""
 
 
 class RetroError(Exception):

@@ -11,7 +11,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device computes bfloat16 products in hardware; where it only emulates them they are far slower than float32."""
+    """Whether the device computes bfloat16 products in hardware; where it only emulates them they are far
+    slower than float32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and any(
@@ -23,8 +24,8 @@ def product_dtype(precision: str, device: torch.device) -> torch.dtype:
     """The type for a `precision` of the config; weights, sums and the optimiser stay in float32."""
     if precision == "bfloat16" and not has_bfloat16(device):
         raise ConfigError(
-            f"precision is bfloat16, which this {device.type} only emulates; expected a GPU with bfloat16 or a CPU with avx512_bf16 or AMX; "
-            "use float32"
+            f"precision is bfloat16, which this {device.type} only emulates; "
+            "expected a GPU with bfloat16 or a CPU with avx512_bf16 or AMX; use float32"
         )
     return torch.bfloat16 if precision != "float32" and has_bfloat16(device) else torch.float32
 
@@ -32,7 +33,8 @@ def product_dtype(precision: str, device: torch.device) -> torch.dtype:
 def keep_freed_memory() -> bool:
     """Tell glibc to serve large blocks from its heap and not to return them; false where there is no glibc.
 
-    By default every large tensor is a fresh mapping whose pages the kernel zeroes; `benchmarks/training_step.py` shows the price.
+    By default every large tensor is a fresh mapping whose pages the kernel zeroes;
+    `benchmarks/training_step.py` shows the price.
     """
     if not sys.platform.startswith("linux"):
         return False

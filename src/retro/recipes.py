@@ -1,4 +1,7 @@
-"""Named runs. Each is a function that returns a config; the numbers of the paper's are from its Table 2 and appendix C."""
+"""Named runs.
+
+Each is a function that returns a config; the numbers of the paper's are from its Table 2 and appendix C.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -68,7 +71,8 @@ MASSIVE_TEXT_MINI = {
     "wikipedia": 0.05,
     "stdlib": 0.05,
 }
-"""The paper's Table 1 (web 55, books 25, news 10, Wikipedia 5, code 5 %) by the sources of the catalogue that stand for them."""
+"""The paper's Table 1 (web 55, books 25, news 10, Wikipedia 5, code 5 %) by the sources of the catalogue
+that stand for them."""
 
 
 def massive_text_mini() -> RunConfig:
@@ -119,7 +123,8 @@ def _paper(
     fit: bool = False,
     num_tokens: int = PAPER_TOKENS,
 ) -> RunConfig:
-    """P is every third layer from 6 and P_enc is (1,); AdamW warms up from 1e-7 and ends at a tenth of its rate."""
+    """P is every third layer from 6 and P_enc is (1,); AdamW warms up from 1e-7 and ends at a tenth of its
+    rate."""
     model = ModelConfig(
         d_model=d_model,
         num_layers=num_layers,
@@ -154,9 +159,17 @@ def _wikitext103(name: str, retrieval: bool) -> RunConfig:
         dropout=0.25,
     )
     training = TrainingConfig(
-        seq_len=3072, batch_size=128, num_steps=100_000, learning_rate=2.5e-4, min_learning_rate=2e-5, warmup_steps=4000, weight_decay=0.0,
-        checkpoint_every=1000, validate_every=1000, final="best",
-    )  # fmt: skip
+        seq_len=3072,
+        batch_size=128,
+        num_steps=100_000,
+        learning_rate=2.5e-4,
+        min_learning_rate=2e-5,
+        warmup_steps=4000,
+        weight_decay=0.0,
+        checkpoint_every=1000,
+        validate_every=1000,
+        final="best",
+    )
     evaluation = EvaluationConfig(window=3072, stride=384, num_neighbours=(10,))
     return RunConfig(
         name=name,
@@ -168,10 +181,12 @@ def _wikitext103(name: str, retrieval: bool) -> RunConfig:
 
 
 def wikitext103() -> RunConfig:
-    """The Wikitext103 experiment: 18 layers as in the appendix's table (the text says 24), embeddings shared, Adam without decay.
+    """The Wikitext103 experiment: 18 layers as in the appendix's table (the text says 24), embeddings
+    shared, Adam without decay.
 
-    The paper takes the checkpoint with the lowest validation perplexity, and RETROfits that of the baseline with the same schedule:
-    `retro train --recipe baseline-wikitext103`, then `retro fit --recipe wikitext103`.
+    The paper takes the checkpoint with the lowest validation perplexity, and RETROfits that of the baseline
+    with the same schedule: `retro train --recipe baseline-wikitext103`, then `retro fit --recipe
+    wikitext103`.
     """
     return _wikitext103("wikitext103", retrieval=True)
 
@@ -182,19 +197,35 @@ def baseline_wikitext103() -> RunConfig:
 
 
 def questions_tiny() -> RunConfig:
-    """Fine-tuning on questions for a small model: the paper's way, at rates and in steps that move a model of some million parameters."""
+    """Fine-tuning on questions for a small model: the paper's way, at rates and in steps that move a model
+    of some million parameters."""
     training = TrainingConfig(
-        seq_len=256, batch_size=16, num_steps=1000, num_neighbours=5, learning_rate=1e-3, min_learning_rate=1e-4, warmup_steps=50,
-        validate_every=100, checkpoint_every=100, final="best", precision="float32",
-    )  # fmt: skip
+        seq_len=256,
+        batch_size=16,
+        num_steps=1000,
+        num_neighbours=5,
+        learning_rate=1e-3,
+        min_learning_rate=1e-4,
+        warmup_steps=50,
+        validate_every=100,
+        checkpoint_every=100,
+        final="best",
+        precision="float32",
+    )
     return replace(tiny(), name="questions-tiny", training=training)
 
 
 def questions_7b() -> RunConfig:
     """The paper's fine-tuning of its largest model on Natural Questions, with the top 20 passages of DPR."""
     training = TrainingConfig(
-        seq_len=256, batch_size=128, num_steps=25_000, num_neighbours=20, learning_rate=1e-6, min_learning_rate=1e-7, warmup_steps=750,
-    )  # fmt: skip
+        seq_len=256,
+        batch_size=128,
+        num_steps=25_000,
+        num_neighbours=20,
+        learning_rate=1e-6,
+        min_learning_rate=1e-7,
+        warmup_steps=750,
+    )
     return replace(get("paper-7.5b"), name="questions-7.5b", training=training)
 
 

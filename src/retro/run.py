@@ -1,7 +1,7 @@
 """A run: a model's folder that is whole by itself.
 
-It holds `run.json` (what the model is, and what it was trained on), the weights, the tokenizer, and a card for
-people. It can be moved, given away, and sampled or scored with any datastore of the same tokenizer.
+It holds `run.json` (what the model is, and what it was trained on), the weights, the tokenizer, and a card
+for people. It can be moved, given away, and sampled or scored with any datastore of the same tokenizer.
 """
 
 import json
@@ -26,6 +26,38 @@ from retro.stages.files import atomic_write, file_checksum
 from retro.stages.stage import CARD, MANIFEST
 
 TOKENIZER = "tokenizer"
+USE_RETRO = """\
+## Use
+
+```bash
+retro sample NAME "The first words" --datastore DATASTORE
+retro evaluate NAME --datastore DATASTORE --on my-texts/
+```
+
+```python
+import retro
+
+model = retro.load("NAME")
+retriever = retro.Retriever(retro.Datastore.open("DATASTORE"))
+print(retro.Sampler(model, retriever).generate("The first words").text)
+```
+
+A datastore fits if it was built with this run's tokenizer, which is in `tokenizer/`.
+"""
+USE_BASELINE = """\
+## Use
+
+```bash
+retro sample NAME "The first words"
+```
+
+```python
+import retro
+
+run = retro.Run("NAME")
+print(retro.Sampler(run.load(), tokenizer=run.tokenizer).generate("The first words").text)
+```
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +143,8 @@ class Run:
         if self.tokenizer.fingerprint != fingerprint:
             raise ArtifactError(
                 f"{what} was made with tokenizer {fingerprint}, and {self.path} was trained with "
-                f"{self.tokenizer.fingerprint}; expected the same; build a datastore with the run's tokenizer: "
-                f"retro ingest SOURCE --tokenizer {self.path / TOKENIZER}"
+                f"{self.tokenizer.fingerprint}; expected the same; "
+                f"build one with the run's own: retro ingest SOURCE --tokenizer {self.path / TOKENIZER}"
             )
 
 
@@ -146,53 +178,40 @@ def write_card(folder: Path, scores: dict[str, str] | None = None) -> None:
 
 
 def _card(name: str, record: dict[str, Any], scores: dict[str, str]) -> str:
-    model, training = record["model"], record.get("training", {})
-    counts, data = record.get("counts", {}), record.get("data", {})
-    retrieval = model.get("retrieval")
-    lines = [f"# {name}", ""]
-    what = (
-        "A RETRO: a language model that reads neighbours from a datastore."
-        if retrieval
-        else ("A baseline: a language model without retrieval.")
-    )
-    lines += [what, "", "| | |", "|---|---|"]
+    retrieves = bool(record["model"].get("retrieval"))
+    parts = [f"# {name}\n", _what_it_is(record, retrieves)]
+    if record.get("data"):
+        rows = [
+            f"| {source} | {size['documents']:,} | {size['tokens']:,} | {size['bytes']:,} |"
+            for source, size in record["data"].items()
+        ]
+        head = "## Data\n\n| source | documents | tokens | bytes |\n|---|---|---|---|\n"
+        parts.append(head + "\n".join(rows) + "\n")
+    if scores:
+        rows = [f"| {what} | {value} |" for what, value in scores.items()]
+        parts.append("## Scores\n\n| | bits per byte |\n|---|---|\n" + "\n".join(rows) + "\n")
+    parts.append(USE_RETRO.replace("NAME", name) if retrieves else USE_BASELINE.replace("NAME", name))
+    return "\n".join(parts)
+
+
+def _what_it_is(record: dict[str, Any], retrieves: bool) -> str:
+    model, training, counts = record["model"], record.get("training", {}), record.get("counts", {})
+    layers = ", ".join(map(str, model["retrieval"]["cross_attention_layers"])) if retrieves else "none"
+    parameters, trained = counts.get("parameters", 0), counts.get("trained", 0)
+    batch = f"{training.get('batch_size')} × {training.get('seq_len')}"
+    losses = [f"{name} {value:.4f}" for name, value in counts.get("validation", {}).items()]
     rows = {
         "decoder": f"{model.get('num_layers')} layers of width {model.get('d_model')}",
-        "cross-attention in layers": ", ".join(map(str, retrieval["cross_attention_layers"]))
-        if retrieval
-        else "none",
-        "parameters": f"{counts.get('parameters', 0):,} without embeddings, {counts.get('trained', 0):,} trained",
+        "cross-attention in layers": layers,
+        "parameters": f"{parameters:,} without embeddings, {trained:,} trained",
         "vocabulary": f"{model.get('vocab_size', 0):,} tokens; chunks of {model.get('chunk_len')}",
-        "steps": f"{counts.get('steps', 0):,} of {training.get('batch_size')} × {training.get('seq_len')} tokens",
-        "neighbours in training": str(training.get("num_neighbours")) if retrieval else "none",
-        "validation loss": ", ".join(
-            f"{key} {value:.4f}" for key, value in counts.get("validation", {}).items()
-        ),
+        "steps": f"{counts.get('steps', 0):,} of {batch} tokens",
+        "neighbours in training": str(training.get("num_neighbours")) if retrieves else "none",
+        "validation loss": ", ".join(losses),
         "written by": f"retro {record.get('retro', '')}",
     }
-    lines += [f"| {key} | {value} |" for key, value in rows.items() if value]
-    if data:
-        lines += ["", "## Data", "", "| source | documents | tokens | bytes |", "|---|---|---|---|"]
-        lines += [
-            f"| {source} | {size['documents']:,} | {size['tokens']:,} | {size['bytes']:,} |"
-            for source, size in data.items()
-        ]
-    if scores:
-        lines += ["", "## Scores", "", "| | bits per byte |", "|---|---|"]
-        lines += [f"| {what} | {value} |" for what, value in scores.items()]
-    lines += ["", "## Use", "", "```bash"]
-    if retrieval:
-        lines += [f'retro sample {name} "The first words" --datastore DATASTORE']
-        lines += [f"retro evaluate {name} --datastore DATASTORE --on my-texts/"]
-    else:
-        lines += [f'retro sample {name} "The first words"']
-    lines += ["```", "", "```python", "import retro", "", f'run = retro.Run("{name}")', "model = run.load()"]
-    if retrieval:
-        lines += ['retriever = retro.Retriever(retro.Datastore.open("DATASTORE"))']
-        lines += ["sampler = retro.Sampler(model, retriever)"]
-    else:
-        lines += ["sampler = retro.Sampler(model, tokenizer=run.tokenizer)"]
-    lines += ['print(sampler.generate("The first words").text)', "```", ""]
-    if retrieval:
-        lines += ["A datastore fits if it was built with this run's tokenizer, which is in `tokenizer/`.", ""]
-    return "\n".join(lines)
+    what = "A RETRO: a language model that reads neighbours from a datastore."
+    if not retrieves:
+        what = "A baseline: a language model without retrieval."
+    table = "\n".join(f"| {key} | {value} |" for key, value in rows.items() if value)
+    return f"{what}\n\n| | |\n|---|---|\n{table}\n"

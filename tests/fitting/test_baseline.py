@@ -66,7 +66,8 @@ def test_a_quiet_start_still_learns(tmp_path: Path) -> None:
 
 
 def test_the_copying_start_follows_the_trained_embedding() -> None:
-    """The encoder's vectors are a projection of the baseline's own, not of the random ones that a new model is made with."""
+    """The encoder's vectors are a projection of the baseline's own, not of the random ones that a new model
+    is made with."""
     baseline, model = fitted(copying_start=True)
     assert model.encoder_embedding is not None
     projected = torch.linalg.lstsq(baseline.embedding.weight, model.encoder_embedding.weight)

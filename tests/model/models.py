@@ -16,7 +16,8 @@ RETRIEVAL_FIELDS = {entry.name for entry in dataclasses.fields(RetrievalConfig)}
 
 
 def small_config(**changes: Any) -> ModelConfig:
-    """Changes may name fields of the model and of its retrieval; without cross-attention layers it is a baseline."""
+    """Changes may name fields of the model and of its retrieval; without cross-attention layers it is a
+    baseline."""
     encoder = EncoderConfig(
         d_model=6, num_layers=2, num_heads=2, head_dim=5, ffw_dim=12, cross_attention_layers=(1,)
     )
@@ -38,7 +39,8 @@ def small_config(**changes: Any) -> ModelConfig:
 
 
 def small_model(seed: int = 0, dtype: torch.dtype = torch.float64, **changes: Any) -> Retro:
-    """A model whose every parameter is random, the biases and gains too, so that none can be forgotten unseen."""
+    """A model whose every parameter is random, the biases and gains too, so that none can be forgotten
+    unseen."""
     torch.manual_seed(seed)
     model = Retro(small_config(**changes)).to(dtype)
     with torch.no_grad():

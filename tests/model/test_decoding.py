@@ -43,7 +43,8 @@ def decode(
     mask: Tensor | None = None,
     window: int = 0,
 ) -> list[Tensor]:
-    """For every sequence its logits from the prompt's last position on, prefilled together and then fed one token a step."""
+    """For every sequence its logits from the prompt's last position on, prefilled together and then fed one
+    token a step."""
     m, length = model.config.chunk_len, tokens.shape[1]
     decoding, longest = Decoding(model, window), max(prompt_lens) // m
     given_now = (
@@ -88,7 +89,8 @@ def check(model: Retro, prompt_lens: list[int], length: int, k: int, seed: int, 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_step_equals_the_full_forward(kind: str) -> None:
-    """Prompts that are empty, shorter than a chunk, a chunk, one more, several chunks, and the whole, all in one batch."""
+    """Prompts that are empty, shorter than a chunk, a chunk, one more, several chunks, and the whole, all
+    in one batch."""
     check(MODELS[kind], [13, 0, 8, 1, 3, 10, 4, 5], length=13, k=2, seed=0)
 
 
@@ -200,7 +202,8 @@ def test_a_window_that_covers_all_is_exact_and_a_small_one_sees_its_last_tokens(
 
 
 def test_a_windowed_cache_stays_small_and_keeps_the_chunk_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache moves its slots to the front now and then; chunks that lie across such a move are still read whole."""
+    """The cache moves its slots to the front now and then; chunks that lie across such a move are still
+    read whole."""
     model = small_model()
     inputs = random_inputs(model.config, 1, 30, 2)
     unmoved = decode(model, inputs[0], [1], *inputs[1:], window=6)[0]

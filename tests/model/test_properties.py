@@ -14,7 +14,8 @@ SWITCHES = [name for name in VARIANTS if name != "baseline"]
 
 
 def probe(model: Retro, position: int, seq_len: int = 11) -> tuple[torch.Tensor, torch.Tensor]:
-    """Size of the gradient of one position's logits by each token's vector and by each chunk's neighbour vectors."""
+    """Size of the gradient of one position's logits by each token's vector and by each chunk's neighbour
+    vectors."""
     tokens, neighbours, _ = random_inputs(model.config, 1, seq_len, k=2)
     captured: list[torch.Tensor] = []
 
@@ -46,7 +47,8 @@ def test_every_position_is_causal(position: int) -> None:
 
 
 def test_cross_attention_distances_run_from_the_chunk_start() -> None:
-    """With m = 8 the attending positions of a chunk are 7 … 14 of the neighbour's own, for each neighbour alike.
+    """With m = 8 the attending positions of a chunk are 7 … 14 of the neighbour's own, for each neighbour
+    alike.
 
     A map that makes the logit the distance's cosine of frequency 1 shows the distances directly.
     """
@@ -113,7 +115,8 @@ def test_masked_neighbours_change_nothing(variant: str) -> None:
 
 
 def test_padding_of_a_neighbour_changes_nothing() -> None:
-    """A longer tail of padding cannot be told from a shorter neighbour: no key, no value, no position of it is used."""
+    """A longer tail of padding cannot be told from a shorter neighbour: no key, no value, no position of it
+    is used."""
     model = small_model(cross_attention_layers=(1,))
     tokens, neighbours, _ = random_inputs(model.config, batch=1, seq_len=4, k=1)
     neighbours[..., 3:] = model.config.pad_id

@@ -8,7 +8,8 @@ from retro.model.retro import Retro
 
 
 def lift_of_copy(copying_start: bool, encoder_width: int) -> float:
-    """By how many standard deviations the right next token stands out, where the neighbour holds the very text at another offset."""
+    """By how many standard deviations the right next token stands out, where the neighbour holds the very
+    text at another offset."""
     torch.manual_seed(0)
     encoder = EncoderConfig(d_model=encoder_width, num_layers=1, num_heads=4, head_dim=32, ffw_dim=256)
     retrieval = RetrievalConfig(

@@ -1,4 +1,5 @@
-"""Training without a corpus: random batches, a tiny model, and processes of their own that can be killed or work together."""
+"""Training without a corpus: random batches, a tiny model, and processes of their own that can be killed or
+work together."""
 
 import dataclasses
 import multiprocessing
@@ -20,13 +21,22 @@ from retro.training.metrics import METRICS, read_metrics
 from tests.model.models import VOCAB, random_inputs, small_config
 
 CONFIG = TrainingConfig(
-    seq_len=12, batch_size=4, num_steps=12, warmup_steps=2, learning_rate=1e-2, min_learning_rate=1e-3, log_every=1, validate_every=4,
-    validate_batches=1, checkpoint_every=3, precision="float32",
-)  # fmt: skip
+    seq_len=12,
+    batch_size=4,
+    num_steps=12,
+    warmup_steps=2,
+    learning_rate=1e-2,
+    min_learning_rate=1e-3,
+    log_every=1,
+    validate_every=4,
+    validate_batches=1,
+    checkpoint_every=3,
+    precision="float32",
+)
 
 
 class RandomBatches:
-    """Batches that depend on their number only; the rows end in padding of unequal length, as documents do."""
+    """Batches that depend on their number only; rows end in padding of unequal length, as documents do."""
 
     mixture: Mixture | None = None
 
@@ -98,7 +108,7 @@ def _child(
 def spawn(
     function: Any, *arguments: Any, environment: dict[str, str] | None = None, **changes: Any
 ) -> ForkServerProcess:
-    """A process of its own; it is forked from one that has loaded torch already, so that it starts at once."""
+    """A process of its own; forked from one that has loaded torch already, it starts at once."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         ["tests.training.runs", "torch.distributed.fsdp", "torch.distributed.checkpoint"]

@@ -44,15 +44,31 @@ CASES: dict[str, tuple[Start, type[RetroError], str]] = {
         ConfigError,
         r"has chunks of 8 tokens; expected the model's 16",
     ),
-    "length off the chunk grid": (lambda work, bert, tmp: trained(work, bert, {}, seq_len=36), ConfigError, "seq_len is 36; expected a multiple"),
-    "more neighbours than were saved": (lambda work, bert, tmp: trained(work, bert, {}, num_neighbours=9), ConfigError, "at most the 4"),
+    "length off the chunk grid": (
+        lambda work, bert, tmp: trained(work, bert, {}, seq_len=36),
+        ConfigError,
+        "seq_len is 36; expected a multiple",
+    ),
+    "more neighbours than were saved": (
+        lambda work, bert, tmp: trained(work, bert, {}, num_neighbours=9),
+        ConfigError,
+        "at most the 4",
+    ),
     "layers beyond the depth": (
         lambda work, bert, tmp: trained(work, bert, {"cross_attention_layers": (2, 3)}),
         ConfigError,
         "between 1 and the depth, 2",
     ),
-    "layers beyond the depth of a fit": (lambda work, bert, tmp: fitted(work, bert, tmp, layers=(6,)), ConfigError, "the depth, 2"),
-    "a mixture of other sources": (lambda work, bert, tmp: trained(work, bert, {}, mixture={"sea": 1.0}), ConfigError, "mixture names"),
+    "layers beyond the depth of a fit": (
+        lambda work, bert, tmp: fitted(work, bert, tmp, layers=(6,)),
+        ConfigError,
+        "the depth, 2",
+    ),
+    "a mixture of other sources": (
+        lambda work, bert, tmp: trained(work, bert, {}, mixture={"sea": 1.0}),
+        ConfigError,
+        "mixture names",
+    ),
     "a baseline of another vocabulary": (
         lambda work, bert, tmp: fitted(work, bert, tmp, vocab_size=300),
         ArtifactError,
@@ -63,7 +79,11 @@ CASES: dict[str, tuple[Start, type[RetroError], str]] = {
         ArtifactError,
         "nothing holds no run.json; expected the folder of a run; run: retro train",
     ),
-    "parts that do not divide the batch": (lambda work, bert, tmp: trained(work, bert, {}, accumulate=3), ConfigError, "a divisor of"),
+    "parts that do not divide the batch": (
+        lambda work, bert, tmp: trained(work, bert, {}, accumulate=3),
+        ConfigError,
+        "a divisor of",
+    ),
 }  # fmt: skip
 
 

@@ -157,7 +157,10 @@ def test_what_is_not_finite_stops_with_step_documents_and_checkpoint(
         return summed + bad if len(calls) == 5 and self.model.training else summed
 
     monkeypatch.setattr(TokenLoss, "forward", explode)
-    wanted = r"at step 5; .* documents document-4-0, .*document-4-3; the last good checkpoint is .*step-000000003; lower learning_rate"
+    wanted = (
+        r"at step 5; .* documents document-4-0, .*document-4-3; "
+        r"the last good checkpoint is .*step-000000003; lower learning_rate"
+    )
     with pytest.raises(DataError, match=wanted):
         start(tmp_path / "run", model)
 

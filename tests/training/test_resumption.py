@@ -21,7 +21,8 @@ from tests.training.runs import CONFIG, losses, spawn, start, start_fit
 
 
 def kill_after(path: Path, num_rows: int, seconds: float, **changes: object) -> None:
-    """Start a run in its own process and send SIGKILL some time after it has written so many rows of metrics."""
+    """Start a run in its own process and send SIGKILL some time after it has written so many rows of
+    metrics."""
     process = spawn(start, path, **changes)
     metrics = path.with_name(path.name + ".partial") / METRICS
     while process.is_alive() and (not metrics.exists() or len(read_metrics(metrics)) < num_rows):
@@ -50,7 +51,8 @@ def test_a_run_killed_again_and_again_has_the_same_losses(tmp_path: Path) -> Non
 
 
 def two_processes(path: Path, function: object = start, finish: bool = True, **changes: object) -> None:
-    """Run in two processes that find each other as torchrun's would; `finish` unless one of them is to fail."""
+    """Run in two processes that find each other as torchrun's would; `finish` unless one of them is to
+    fail."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}

@@ -1,4 +1,5 @@
-"""RETROfitting our own baselines: retrieval for a model that is already trained, whose weights stay as they are."""
+"""RETROfitting our own baselines: retrieval for a model that is already trained, whose weights stay as they
+are."""
 
 from dataclasses import replace
 

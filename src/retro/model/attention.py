@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 CAUSAL_BLOCK = 128
-"""Queries of causal self-attention that are computed together; what lies beyond a block's end is never computed."""
+"""Queries of causal self-attention that are computed together; what lies beyond their end is never
+computed."""
 
 
 def sinusoids(distances: Float[Tensor, " distance"], width: int) -> Float[Tensor, "distance width"]:
@@ -23,20 +24,20 @@ def sinusoids(distances: Float[Tensor, " distance"], width: int) -> Float[Tensor
 def falling_distances(
     num_queries: int, num_keys: int, offset: int, like: Tensor
 ) -> Float[Tensor, " distance"]:
-    """All distances i − j + offset between queries and keys counted from 0, largest first, as `shift` expects them."""
+    """All distances i − j + offset between queries i and keys j counted from 0, largest first, for `shift`."""
     return torch.arange(num_queries - 1 + offset, offset - num_keys, -1, device=like.device, dtype=like.dtype)
 
 
 def shift(
     by_distance: Float[Tensor, "*batch query distance"], num_keys: int
 ) -> Float[Tensor, "*batch query key"]:
-    """Turn logits by falling distance into logits by key: query i's window starts at distance column `queries − 1 − i`.
-
-    The result is a view; nothing is copied.
-    """
+    """Turn logits by falling distance into logits by key. The result is a view; nothing is copied."""
     *batch, num_queries, num_distances = by_distance.shape
     assert num_distances == num_queries + num_keys - 1
     by_distance = by_distance.contiguous()
+    # Query i's keys lie side by side from the distance column `queries − 1 − i` on: one column earlier for
+    # each
+    # query. A row stride of one column less than the row has makes just that step.
     return by_distance.as_strided(
         (*batch, num_queries, num_keys),
         (*by_distance.stride()[:-2], num_distances - 1, 1),
@@ -82,7 +83,9 @@ class RelativeAttention(nn.Module):
     ) -> None:
         super().__init__()
         inner = num_heads * head_dim
-        self.num_heads, self.head_dim, self.width = num_heads, head_dim, width
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.width = width
         self.query = nn.Linear(width, inner, bias=False)
         self.key = nn.Linear(memory_width, inner, bias=False)
         self.value = nn.Linear(memory_width, inner, bias=False)
@@ -135,15 +138,16 @@ class RelativeAttention(nn.Module):
 def masked_softmax(
     logits: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*#batch #query key"]
 ) -> Float[Tensor, "*batch query key"]:
-    """Softmax over the keys that the mask allows; the weights of a query without any allowed key mean nothing.
+    """Softmax over the keys that the mask allows.
 
-    The logits are overwritten, which spares a copy of the largest tensor of a step; no gradient needs them.
+    The weights of a query without any allowed key mean nothing. The logits are overwritten, which spares a
+    copy of the largest tensor of a step; no gradient needs them.
     """
     return logits.masked_fill_(~mask, torch.finfo(logits.dtype).min).softmax(dim=-1)
 
 
 class SelfAttention(nn.Module):
-    """The residual self-attention operator, ATTN in the paper: causal in the decoder, bidirectional in the encoder."""
+    """The residual operator ATTN of the paper: causal in the decoder, bidirectional in the encoder."""
 
     def __init__(self, width: int, num_heads: int, head_dim: int, causal: bool, dropout: float = 0.0) -> None:
         super().__init__()
@@ -158,10 +162,8 @@ class SelfAttention(nn.Module):
         attention, length = self.attention, x.shape[-2]
         normed = self.norm(x)
         query = attention.scale(attention.split_heads(attention.query(normed)))
-        key, value = (
-            attention.split_heads(attention.key(normed)),
-            attention.split_heads(attention.value(normed)),
-        )
+        key = attention.split_heads(attention.key(normed))
+        value = attention.split_heads(attention.value(normed))
         distance_keys = attention.distance_keys(falling_distances(length, length, 0, like=x))
         mask = is_token[..., None, None, :]
 
@@ -170,9 +172,10 @@ class SelfAttention(nn.Module):
             # A causal block of queries needs the keys up to its end only.
             stop = min(start + CAUSAL_BLOCK, length) if self.causal else length
             rows = query[..., start:stop, :]
-            by_distance = attention.distance_logits(
-                rows, distance_keys[:, length - stop : length + stop - start - 1]
-            )
+            # Distances fall from length − 1 to 1 − length; the block's own run from stop − 1 to start −
+            # stop + 1.
+            distances = slice(length - stop, length + stop - start - 1)
+            by_distance = attention.distance_logits(rows, distance_keys[:, distances])
             logits = attention.content_logits(rows, key[..., :stop, :]) + shift(by_distance, stop)
             weights = masked_softmax(logits, self._mask(mask[..., :stop], start, stop))
             outputs.append(weights @ value[..., :stop, :])

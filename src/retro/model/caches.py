@@ -16,17 +16,22 @@ SMALLEST = 64
 class TokenCache:
     """The past of a batch of sequences.
 
-    All sequences end at the same slot and a shorter one begins later, so that one slice of slots and one row of distances serve
-    the whole batch, whatever the lengths. With a `window` a token attends to that many last tokens, itself among them; 0 is all.
+    All sequences end at the same slot and a shorter one begins later, so that one slice of slots and one
+    row of distances serve the whole batch, whatever the lengths. With a `window` a token attends to that
+    many last tokens, itself among them; 0 is all.
     """
 
     def __init__(
         self, attentions: Sequence[RelativeAttention], batch: int, window: int, like: Tensor
     ) -> None:
-        self.attentions, self.window = attentions, window
+        self.attentions = attentions
+        self.window = window
         self.lengths = [0] * batch
         """Tokens of each sequence."""
-        self.end = self.shifted = 0
+        self.end = 0
+        """The slot behind the newest token, the same for all sequences."""
+        self.shifted = 0
+        """Slots that were given up in front, when the cache was moved."""
         self.capacity = 0
         self.has_padding = False
         heads, head_dim = attentions[0].num_heads, attentions[0].head_dim
@@ -59,8 +64,11 @@ class TokenCache:
     def fill(self, lengths: Sequence[int], is_token: Bool[Tensor, "batch seq"]) -> None:
         """Open the slots of whole prompts, padded at their ends, in an empty cache."""
         self._make_room(is_token.shape[1])
-        self.end, self.lengths = is_token.shape[1], list(lengths)
+        self.end = is_token.shape[1]
+        self.lengths = list(lengths)
         for row, length in enumerate(lengths):
+            # Prompts are padded at their ends, slots are filled up to the end: the row turns until both
+            # agree.
             self.bias[row, : self.end] = mask_bias(is_token[row].roll(self.end - length), self.bias)
         self._look_for_padding()
 
@@ -78,21 +86,20 @@ class TokenCache:
 
     def attend(self, layer: int, normed: Float[Tensor, "batch width"]) -> Float[Tensor, "batch width"]:
         """What the newest token of each sequence reads in one layer; its own key and value are kept."""
-        attention, seen, batch = self.attentions[layer], slice(self.start, self.end), len(normed)
+        attention, batch = self.attentions[layer], len(normed)
+        seen = slice(self.start, self.end)
         keys, values = self.keys[layer], self.values[layer]
         shape = (batch, attention.num_heads, attention.head_dim)
         keys[:, :, self.end - 1] = attention.key(normed).view(shape)
         values[:, :, self.end - 1] = attention.value(normed).view(shape)
         query = attention.scale(attention.query(normed)).view(shape)
         # The distances are the same for all sequences: the batch takes the place of the queries.
-        positional = attention.distance_logits(
-            query.transpose(0, 1), self.distance_keys[layer][:, self.start - self.end :]
-        )
+        distances = self.distance_keys[layer][:, self.start - self.end :]
+        positional = attention.distance_logits(query.transpose(0, 1), distances)
         if self.has_padding:
             positional = positional + self.bias[:, seen]
-        logits = attention.content_logits(query.unsqueeze(2), keys[:, :, seen]) + positional.transpose(
-            0, 1
-        ).unsqueeze(2)
+        content = attention.content_logits(query.unsqueeze(2), keys[:, :, seen])
+        logits = content + positional.transpose(0, 1).unsqueeze(2)
         read: Tensor = attention.out((logits.softmax(-1) @ values[:, :, seen]).view(batch, -1))
         return read
 
@@ -100,9 +107,8 @@ class TokenCache:
         """Go on with these sequences only; one that is named twice goes on twice."""
         index = torch.tensor(rows, dtype=torch.long, device=self.bias.device)
         self.lengths = [self.lengths[row] for row in rows]
-        self.keys, self.values = (
-            [tensor[index] for tensor in tensors] for tensors in (self.keys, self.values)
-        )
+        self.keys = [tensor[index] for tensor in self.keys]
+        self.values = [tensor[index] for tensor in self.values]
         self.bias = self.bias[index]
         self._look_for_padding()
 
@@ -115,12 +121,11 @@ class TokenCache:
             return
         start, live = self.start, self.end - self.start
         capacity = max(SMALLEST, 2 * (live + extra))
-        self.keys, self.values = (
-            [_moved(tensor, start, self.end, capacity) for tensor in tensors]
-            for tensors in (self.keys, self.values)
-        )
+        self.keys = [_moved(tensor, start, self.end, capacity) for tensor in self.keys]
+        self.values = [_moved(tensor, start, self.end, capacity) for tensor in self.values]
         self.bias = _moved(self.bias.unsqueeze(-1), start, self.end, capacity).squeeze(-1)
-        self.end, self.shifted = live, self.shifted + start
+        self.end = live
+        self.shifted += start
         if capacity != self.capacity:
             distances = falling_distances(1, capacity, capacity - 1, like=self.bias)
             self.distance_keys = [attention.distance_keys(distances) for attention in self.attentions]
@@ -128,9 +133,10 @@ class TokenCache:
 
 
 class NeighbourCache:
-    """Keys and values of the encoded neighbours that each sequence reads now, computed once for all tokens that read them.
+    """Keys and values of the encoded neighbours that each sequence reads now.
 
-    `recent` holds the last m activations at layer min(P) after self-attention, H_u in the paper, slot by slot in a ring.
+    They are computed once for all tokens that read them. `recent` holds the last m activations at layer
+    min(P) after self-attention, H_u in the paper, slot by slot in a ring.
     """
 
     def __init__(
@@ -141,16 +147,18 @@ class NeighbourCache:
         batch: int,
         like: Tensor,
     ) -> None:
-        self.operators, self.chunk_len, self.retrieved_len = operators, chunk_len, retrieved_len
+        self.operators = operators
+        self.chunk_len = chunk_len
+        self.retrieved_len = retrieved_len
         first = operators[0].attention
         self.recent = like.new_zeros(batch, chunk_len, first.width)
         self.recent_is_token = torch.zeros(batch, chunk_len, dtype=torch.bool, device=like.device)
         self.keys = [like.new_zeros(batch, first.num_heads, 0, first.head_dim) for _ in operators]
         self.values = [like.new_zeros(batch, first.num_heads, 0, first.head_dim) for _ in operators]
         self.is_token = torch.zeros(batch, 0, self.retrieved_len, dtype=torch.bool, device=like.device)
-        distances = falling_distances(
-            chunk_len, retrieved_len, chunk_len - 1 - operators[0].first_place, like
-        )
+        # All distances that occur: from any place of a chunk to any place of what is read of a neighbour.
+        offset = chunk_len - 1 - operators[0].first_place
+        distances = falling_distances(chunk_len, retrieved_len, offset, like)
         self.distance_keys = [
             operator.attention.distance_keys(distances) if operator.attention.has_positions else None
             for operator in operators
@@ -166,7 +174,8 @@ class NeighbourCache:
     def chunks(
         self, turn: int, rows: Sequence[int]
     ) -> tuple[Float[Tensor, "rows m d_model"], Bool[Tensor, "rows m"]]:
-        """The activations of the chunks that these sequences complete at this turn, and which of them are tokens."""
+        """The activations of the chunks that these sequences complete now, and which of them are tokens."""
+        # In a ring of m slots the oldest lies behind the newest.
         order = torch.arange(turn + 1, turn + 1 + self.chunk_len, device=self.recent.device) % self.chunk_len
         return self.recent[list(rows)][:, order], self.recent_is_token[list(rows)][:, order]
 
@@ -195,17 +204,17 @@ class NeighbourCache:
             self._refresh()
 
     def place(self, positions: Sequence[int]) -> None:
-        """Tell each sequence's newest position on its chunk grid, which gives the first of its distances to what was retrieved."""
+        """Tell each sequence's newest position; its place in the chunk gives its distances to the
+        retrieved."""
         self.firsts = [self.chunk_len - 1 - (position + 1) % self.chunk_len for position in positions]
 
     def attend(
         self, operator: ChunkedCrossAttention, x: Float[Tensor, "batch width"]
     ) -> Float[Tensor, "batch width"]:
-        """What the newest token of each sequence reads through one of the operators; exactly nothing without a neighbour."""
+        """What the newest token of each sequence reads through an operator; nothing without a neighbour."""
         number, attention, batch = self.operators.index(operator), operator.attention, len(x)
-        query = attention.scale(attention.query(operator.norm(x))).view(
-            batch, attention.num_heads, attention.head_dim
-        )
+        shape = (batch, attention.num_heads, attention.head_dim)
+        query = attention.scale(attention.query(operator.norm(x))).view(shape)
         logits = query.unsqueeze(2) @ self.keys[number].transpose(-1, -2) + self.bias[number]
         if attention.has_positions:
             by_neighbour = logits.view(batch, attention.num_heads, -1, self.retrieved_len)
@@ -216,29 +225,26 @@ class NeighbourCache:
     def _positional(
         self, number: int, query: Float[Tensor, "batch heads head_dim"]
     ) -> Float[Tensor, "batch heads retrieved"]:
-        """Logits by position in [N, F]; one slice of the distances when all sequences are at the same place of their chunks."""
+        """Logits by position in [N, F], the same for every neighbour of a sequence."""
         attention, keys = self.operators[number].attention, self.distance_keys[number]
         assert keys is not None
         if len(set(self.firsts)) == 1:
+            # All sequences are at the same place of their chunks: one slice of the distances serves them all.
             keys = keys[:, self.firsts[0] : self.firsts[0] + self.retrieved_len]
             return attention.distance_logits(query.transpose(0, 1), keys).transpose(0, 1)
-        windows = torch.tensor(self.firsts, device=query.device)[:, None, None] + torch.arange(
-            self.retrieved_len, device=query.device
-        )
+        firsts = torch.tensor(self.firsts, device=query.device)[:, None, None]
+        windows = firsts + torch.arange(self.retrieved_len, device=query.device)
         by_distance = attention.distance_logits(query.transpose(0, 1), keys).transpose(0, 1)
         return by_distance.gather(-1, windows.expand(-1, attention.num_heads, -1))
 
     def select(self, rows: Sequence[int]) -> None:
         """Go on with these sequences only; one that is named twice goes on twice."""
         index = torch.tensor(rows, dtype=torch.long, device=self.recent.device)
-        self.recent, self.recent_is_token, self.is_token = (
-            self.recent[index],
-            self.recent_is_token[index],
-            self.is_token[index],
-        )
-        self.keys, self.values = (
-            [tensor[index] for tensor in tensors] for tensors in (self.keys, self.values)
-        )
+        self.recent = self.recent[index]
+        self.recent_is_token = self.recent_is_token[index]
+        self.is_token = self.is_token[index]
+        self.keys = [tensor[index] for tensor in self.keys]
+        self.values = [tensor[index] for tensor in self.values]
         self._refresh()
 
     def _widen(self, k: int) -> None:
@@ -248,32 +254,40 @@ class NeighbourCache:
             pad = torch.nn.functional.pad
             self.is_token = pad(self.is_token, (0, 0, 0, missing))
             width = (0, 0, 0, missing * self.retrieved_len)
-            self.keys, self.values = (
-                [pad(tensor, width) for tensor in tensors] for tensors in (self.keys, self.values)
-            )
+            self.keys = [pad(tensor, width) for tensor in self.keys]
+            self.values = [pad(tensor, width) for tensor in self.values]
 
     def _refresh(self) -> None:
-        """What does not change until the next chunk: who reads at all, and each key's logits that no query changes."""
+        """What stays until the next chunk: who reads at all, and the part of the logits that no query
+        changes."""
         flat = self.is_token.flatten(1)
-        mask, present = mask_bias(flat, self.recent)[:, None, None], flat.any(1)
+        mask = mask_bias(flat, self.recent)[:, None, None]
+        # (query + bias) · key = query · key + bias · key: the second term is the same for every query.
         self.bias = [
-            op.attention.content_bias @ keys.transpose(-1, -2) + mask
-            for op, keys in zip(self.operators, self.keys, strict=True)
+            operator.attention.content_bias @ keys.transpose(-1, -2) + mask
+            for operator, keys in zip(self.operators, self.keys, strict=True)
         ]
-        self.present, self.present_rows = present.to(self.recent.dtype)[:, None], int(present.sum())
+        present = flat.any(1)
+        self.present = present.to(self.recent.dtype)[:, None]
+        self.present_rows = int(present.sum())
 
 
 def mask_bias(is_token: Bool[Tensor, "*batch"], like: Tensor) -> Float[Tensor, "*batch"]:
-    """What is added to logits so that only tokens are attended; finite, so that even a row without any stays a number."""
-    return like.new_zeros(is_token.shape).masked_fill_(
-        ~is_token.to(like.device), torch.finfo(like.dtype).min / 2
-    )
+    """What is added to logits so that only tokens are attended.
+
+    It is finite, so that even a row without any token stays a number.
+    """
+    very_negative = torch.finfo(like.dtype).min / 2
+    return like.new_zeros(is_token.shape).masked_fill_(~is_token.to(like.device), very_negative)
 
 
 def _moved(
     tensor: Float[Tensor, "*batch old width"], start: int, stop: int, capacity: int
 ) -> Float[Tensor, "*batch new width"]:
-    """Slots `start` to `stop` at the front of a tensor with more of them; zeros behind, as even masked values are multiplied."""
+    """Slots `start` to `stop` at the front of a tensor with more of them.
+
+    Behind them are zeros, as even masked values are multiplied.
+    """
     moved = tensor.new_zeros(*tensor.shape[:-2], capacity, tensor.shape[-1])
     moved[..., : stop - start, :] = tensor[..., start:stop, :]
     return moved

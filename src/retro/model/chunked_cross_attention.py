@@ -11,18 +11,27 @@ from retro.model.attention import RelativeAttention, RMSNorm, falling_distances,
 class ChunkedCrossAttention(nn.Module):
     """The residual operator CCA of the paper.
 
-    The last token of chunk u and the first m − 1 tokens of chunk u + 1 attend to the encoded neighbours of chunk u, over time
-    and over neighbours at once. It is causal because chunk u is complete at its last token. Positions without any real
-    neighbour, the first m − 1 among them, get exactly nothing.
+    The last token of chunk u and the first m − 1 tokens of chunk u + 1 attend to the encoded neighbours of
+    chunk u, over time and over neighbours at once. It is causal because chunk u is complete at its last
+    token. Positions without any real neighbour, the first m − 1 among them, get exactly nothing.
     """
 
     def __init__(
-        self, width: int, memory_width: int, num_heads: int, head_dim: int, chunk_len: int, first_place: int = 0, positions: bool = True,
+        self,
+        width: int,
+        memory_width: int,
+        num_heads: int,
+        head_dim: int,
+        chunk_len: int,
+        first_place: int = 0,
+        positions: bool = True,
         dropout: float = 0.0,
-    ) -> None:  # fmt: skip
-        """`first_place` is where in [N, F] what is read begins: at the continuation where that alone is read."""
+    ) -> None:
+        """`first_place` is where in [N, F] what is read begins: at the continuation where that alone is
+        read."""
         super().__init__()
-        self.chunk_len, self.first_place = chunk_len, first_place
+        self.chunk_len = chunk_len
+        self.first_place = first_place
         self.norm = RMSNorm(width)
         self.attention = RelativeAttention(width, memory_width, num_heads, head_dim, positions, dropout)
 
@@ -39,6 +48,9 @@ class ChunkedCrossAttention(nn.Module):
             return x
         attention = self.attention
 
+        # From the last token of the first chunk on, in rows of m: row u holds the positions that read chunk
+        # u's
+        # neighbours. The last row is filled up.
         attending = F.pad(self.norm(x[:, m - 1 :]), (0, 0, 0, num_chunks * m - (seq_len - m + 1)))
         attending = rearrange(attending, "batch (chunk m) d -> batch chunk m d", chunk=num_chunks)
         query = attention.scale(attention.split_heads(attention.query(attending)))
@@ -61,6 +73,7 @@ class ChunkedCrossAttention(nn.Module):
                 logits.unflatten(-1, (num_neighbours, retrieved_len)) + positional.unsqueeze(-2)
             ).flatten(-2)
         mask = rearrange(is_token, "batch chunk neighbour retrieved -> batch chunk 1 1 (neighbour retrieved)")
+        # All neighbours of a chunk lie in one softmax; a chunk without any gets exactly nothing.
         output = attention.merge_heads(masked_softmax(logits, mask) @ value)
         output = output * mask.any(-1).squeeze(2)[..., None]
 

@@ -20,7 +20,7 @@ from retro.model.attention import (
 
 
 class EncoderCrossAttention(nn.Module):
-    """The residual operator CA of the encoder: a neighbour attends to the activations of the retrieving chunk."""
+    """The residual operator CA of the encoder: a neighbour attends to the chunk that retrieved it."""
 
     def __init__(
         self,
@@ -42,15 +42,15 @@ class EncoderCrossAttention(nn.Module):
         chunks: Float[Tensor, "batch chunk m d_model"],
         is_token: Bool[Tensor, "batch chunk m"],
     ) -> Float[Tensor, "batch chunk neighbour retrieved d_encoder"]:
-        attention, m, (num_neighbours, retrieved_len) = self.attention, chunks.shape[-2], x.shape[2:4]
+        attention, m = self.attention, chunks.shape[-2]
+        num_neighbours, retrieved_len = x.shape[2:4]
+        # All neighbours of a chunk ask the same memory, so that they are one long row of queries.
         rows = rearrange(
             self.norm(x), "batch chunk neighbour retrieved d -> batch chunk (neighbour retrieved) d"
         )
         query = attention.scale(attention.split_heads(attention.query(rows)))
-        key, value = (
-            attention.split_heads(attention.key(chunks)),
-            attention.split_heads(attention.value(chunks)),
-        )
+        key = attention.split_heads(attention.key(chunks))
+        value = attention.split_heads(attention.value(chunks))
         logits = attention.content_logits(query, key)
         if attention.has_positions:
             # d_enc(i', i) = i' − i, the same for every neighbour.
@@ -63,18 +63,18 @@ class EncoderCrossAttention(nn.Module):
 
 
 class EncoderLayer(nn.Module):
+    """Self-attention within a neighbour, attention to the chunk where the layer has it, and feed-forward."""
+
     def __init__(
         self, config: EncoderConfig, decoder_width: int, conditioned: bool, positions: bool, first_place: int
     ) -> None:
         super().__init__()
         self.self_attention = SelfAttention(config.d_model, config.num_heads, config.head_dim, causal=False)
-        self.cross_attention = (
-            EncoderCrossAttention(
+        self.cross_attention: EncoderCrossAttention | None = None
+        if conditioned:
+            self.cross_attention = EncoderCrossAttention(
                 config.d_model, decoder_width, config.num_heads, config.head_dim, positions, first_place
             )
-            if conditioned
-            else None
-        )
         self.feed_forward = FeedForward(config.d_model, config.ffw_dim)
 
 
@@ -102,7 +102,7 @@ class Encoder(nn.Module):
         chunks: Float[Tensor, "batch chunk m d_model"],
         chunk_is_token: Bool[Tensor, "batch chunk m"],
     ) -> Float[Tensor, "batch chunk neighbour retrieved d_encoder"]:
-        """`x` are the embedded neighbours, `chunks` the decoder's activations H_u of the chunks that retrieved them."""
+        """Encode the embedded neighbours `x`; `chunks` are the activations H_u of the chunks that retrieved them."""
         if self.condition_norm is not None:
             chunks = self.condition_norm(chunks)
         for layer in self.layers:

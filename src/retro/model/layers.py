@@ -69,7 +69,8 @@ class WholeSequences:
             return x
         neighbours, is_neighbour_token = self.retrieved
         if self.encoded is None:
-            # At layer min(P): the encoder is conditioned on the activations after this layer's self-attention.
+            # At layer min(P): the encoder is conditioned on the activations after this layer's
+            # self-attention.
             self.encoded = self.model.encode(neighbours, is_neighbour_token, x, self.is_token)
         assert layer.cross_attention is not None
         read: Tensor = layer.cross_attention(x, self.encoded, is_neighbour_token)

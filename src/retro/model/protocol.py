@@ -1,9 +1,9 @@
 """The seam: what training, scoring, sampling, questions, the harness and a server need of a model.
 
-A language model promises a *distribution* over the next token, given the tokens before it and the neighbours of
-the chunks that are complete. How it comes to that distribution is its own business: RETRO reads neighbours by
-cross-attention, another model may have them in its prompt, and a third mixes in what a memory says. Nothing above
-this room depends on a model's class.
+A language model promises a *distribution* over the next token, given the tokens before it and the
+neighbours of the chunks that are complete. How it comes to that distribution is its own business: RETRO
+reads neighbours by cross-attention, another model may have them in its prompt, and a third mixes in what a
+memory says. Nothing above this room depends on a model's class.
 """
 
 from abc import abstractmethod
@@ -45,7 +45,8 @@ class Scored:
     log_probs: Float[Tensor, "batch seq"]
     """In nats; 0 where the target is padding."""
     greedy: Bool[Tensor, "batch seq"] | None = None
-    """Where it was asked for: whether no token is more probable than the target; true where that is padding."""
+    """Where it was asked for: whether no token is more probable than the target; true where that is
+    padding."""
 
 
 @runtime_checkable
@@ -92,8 +93,8 @@ class Decoding(Protocol):
 class LanguageModel(Protocol):
     """A distribution over the next token.
 
-    `neighbours` holds [N, F] for each complete chunk, padded with the pad id; `neighbour_mask` is true where a
-    neighbour is real. Without neighbours a RETRO is RETRO[OFF].
+    `neighbours` holds [N, F] for each complete chunk, padded with the pad id; `neighbour_mask` is true
+    where a neighbour is real. Without neighbours a RETRO is RETRO[OFF].
     """
 
     @property
@@ -130,7 +131,8 @@ class LanguageModel(Protocol):
 
 @runtime_checkable
 class KeyedModel(LanguageModel, Protocol):
-    """A model that also shows the state each token is predicted from, which kNN-LM and the cache take as its key."""
+    """A model that also shows the state each token is predicted from, which kNN-LM and the cache take as
+    its key."""
 
     @property
     def key_width(self) -> int: ...
@@ -138,7 +140,8 @@ class KeyedModel(LanguageModel, Protocol):
     def keys(
         self, tokens: Int[Tensor, "batch seq"], targets: Int[Tensor, "batch seq"] | None = None
     ) -> tuple[Float[Tensor, "batch seq width"], Float[Tensor, "batch seq"] | None]:
-        """The keys at every position and, where targets are given, their log-probabilities; without retrieval."""
+        """The keys at every position and, where targets are given, their log-probabilities; without
+        retrieval."""
         ...
 
 
@@ -181,7 +184,8 @@ class TrainableModel(nn.Module):
 
     @abstractmethod
     def freeze_all_but_retrieval(self) -> None:
-        """Train nothing but what reads neighbours: without neighbours the model stays what it is, bit for bit."""
+        """Train nothing but what reads neighbours: without neighbours the model stays what it is, bit for
+        bit."""
 
     @abstractmethod
     def set_dropout(self, rate: float) -> None:

@@ -1,9 +1,10 @@
 """How the weights start.
 
-Left to chance, a small RETRO learns to use its neighbours late: the encoder must first bring each token's predecessor to it, the
-cross-attention must learn to look for the current token there, and its values must reach the output; none of the three helps
-before the other two. `copying` starts the retrieval weights as that circuit, so that a neighbour which repeats the text is
-followed from the first step on. The architecture and all it can learn stay as they are. See docs/decisions/0005-copying-start.md.
+Left to chance, a small RETRO learns to use its neighbours late: the encoder must first bring each token's
+predecessor to it, the cross-attention must learn to look for the current token there, and its values must
+reach the output; none of the three helps before the other two. `copying` starts the retrieval weights as
+that circuit, so that a neighbour which repeats the text is followed from the first step on. The
+architecture and all it can learn stay as they are. See docs/decisions/0005-copying-start.md.
 """
 
 import math
@@ -25,15 +26,14 @@ _COPY_GAIN = 0.5
 
 
 def initialise(model: "Retro") -> None:
-    """Every matrix by 1/√fan-in, those that write into the residual stream by 1/√(number of such matrices) less."""
+    """Every matrix by 1/√fan-in; those that write into the residual stream by 1/√(number of them) less."""
     config = model.config
     num_writers = 2 * config.num_layers + len(config.cross_attention_layers)
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             writes = name.endswith((".out", ".down"))
-            nn.init.normal_(
-                module.weight, std=1.0 / math.sqrt(module.in_features * (num_writers if writes else 1))
-            )
+            fan = module.in_features * (num_writers if writes else 1)
+            nn.init.normal_(module.weight, std=1.0 / math.sqrt(fan))
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=1.0 / math.sqrt(module.embedding_dim))
     start_retrieval(model)
@@ -41,7 +41,10 @@ def initialise(model: "Retro") -> None:
 
 @torch.no_grad()
 def start_retrieval(model: "Retro") -> None:
-    """What the config asks for of the retrieval weights beyond chance; it depends on the decoder's embedding."""
+    """What the config asks for of the retrieval weights beyond chance.
+
+    It depends on the decoder's embedding, and is done again when that has been trained.
+    """
     retrieval = model.config.retrieval
     if retrieval is None:
         return
@@ -56,8 +59,8 @@ def start_retrieval(model: "Retro") -> None:
 def start_copying(model: "Retro") -> None:
     """Start encoder and cross-attention as a circuit that continues a neighbour where it repeats the text.
 
-    The first encoder layer adds to every token a rotation of its predecessor. Cross-attention compares the current token with
-    those predecessors and writes the tokens that followed them towards the output.
+    The first encoder layer adds to every token a rotation of its predecessor. Cross-attention compares the
+    current token with those predecessors and writes the tokens that followed them towards the output.
     """
     assert model.encoder is not None
     to_encoder = _align_embeddings(model)
@@ -66,6 +69,7 @@ def start_copying(model: "Retro") -> None:
         if layer.cross_attention is None:
             continue
         attention = layer.cross_attention.attention
+        # Query and key meet in one random basis, so equal tokens match; value and out go through another.
         match, copy = (_semi_orthogonal(attention.query.weight) for _ in range(2))
         attention.query.weight.copy_(math.sqrt(_MATCH_GAIN) * match)
         attention.key.weight.copy_(math.sqrt(_MATCH_GAIN) * match @ to_encoder.T @ rotation.T)
@@ -76,8 +80,8 @@ def start_copying(model: "Retro") -> None:
 def _align_embeddings(model: "Retro") -> Tensor:
     """Make the encoder's token vectors a projection of the decoder's, and return the projection.
 
-    A narrower encoder keeps a part of every vector. The projection makes up for that both ways, so that a token that goes there
-    and back has all of its length along itself, however narrow the encoder is.
+    A narrower encoder keeps a part of every vector. The projection makes up for that both ways, so that a
+    token that goes there and back has all of its length along itself, however narrow the encoder is.
     """
     table, encoder_table = model.embedding.weight, model.encoder_embedding
     if encoder_table is None:

@@ -24,7 +24,8 @@ def write_model(
 ) -> None:
     """Write weights and record; a file is either whole or not there.
 
-    `tensors` are the weights where the model itself holds only shards; `facts` go into the record as they are.
+    `tensors` are the weights where the model itself holds only shards; `facts` go into the record as they
+    are.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = model.state_dict() if tensors is None else tensors

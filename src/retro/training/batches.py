@@ -62,12 +62,12 @@ class Batches(Protocol):
 
 
 class PackedBatches:
-    """Batch number i of an endless stream, a pure function of the seed and i, so that a run resumes anywhere.
+    """Batch number i of an endless stream, a pure function of the seed and i: a run resumes anywhere.
 
-    An epoch lays all documents, shuffled, one behind the other, each from a fresh chunk on, and cuts the row of chunks into
-    sequences. A document's last chunk is padded; it retrieves nothing, since nothing of the document follows it. Neighbours
-    from any document that is in the same sequence are masked. With a mixture the sources take turns by their weights instead, each
-    going through its own sequences.
+    An epoch lays all documents, shuffled, one behind the other, each from a fresh chunk on, and cuts the
+    row of chunks into sequences. A document's last chunk is padded; it retrieves nothing, since nothing of
+    the document follows it. Neighbours from any document that is in the same sequence are masked. With a
+    mixture the sources take turns by their weights instead, each going through its own sequences.
     """
 
     def __init__(
@@ -88,13 +88,18 @@ class PackedBatches:
                 f"num_neighbours is {k}; expected at most the {neighbours.max_neighbours} that were saved"
             )
         self.table = neighbours.table if neighbours is not None else ChunkTable(store, chunk_len)
-        self.chunk_len, self.batch_size, self.seed, self.pad_id = chunk_len, batch_size, seed, store.pad_id
+        self.chunk_len = chunk_len
+        self.batch_size = batch_size
+        self.seed = seed
+        self.pad_id = store.pad_id
         self.chunks_per_sequence = seq_len // chunk_len
         self.sequences_per_epoch = -(-len(self.table) // self.chunks_per_sequence)
-        self.neighbours, self.k = neighbours, k
+        self.neighbours = neighbours
+        self.k = k
         self.hashes = content_hashes(store)
         self.ids = [document["id"] for document in store.documents]
-        self._shuffled = lru_cache(maxsize=2)(self._shuffle)  # two threads may ask for two epochs
+        # The batches of two epochs may be asked for at once: one is made ahead.
+        self._shuffled = lru_cache(maxsize=2)(self._shuffle)
         self._by_source = self._pack_by_source(store, mixture or {})
         sizes = {source: len(rows) for source, rows in self._by_source.items()}
         self.mixture = Mixture(mixture, sizes, seed) if mixture else None
@@ -131,10 +136,14 @@ class PackedBatches:
         """The chunks of documents in this order, cut into sequences."""
         first, per_sequence = self.table.first, self.chunks_per_sequence
         chunks = np.concatenate([np.arange(first[document], first[document + 1]) for document in documents])
-        return np.concatenate([chunks, np.full(-len(chunks) % per_sequence, -1)]).reshape(-1, per_sequence)
+        missing = np.full(-len(chunks) % per_sequence, -1)
+        return np.concatenate([chunks, missing]).reshape(-1, per_sequence)
 
     def _pack_by_source(self, store: TokenStore, mixture: Mapping[str, float]) -> dict[str, np.ndarray]:
-        """The sequences of every source of the mixture; within one, documents are shuffled once, and sequences anew each epoch."""
+        """The sequences of every source of the mixture.
+
+        Within a source documents are shuffled once, and sequences anew each epoch.
+        """
         sources = np.array([document["source"] for document in store.documents])
         unknown = sorted(set(mixture) - set(sources.tolist()))
         if unknown:
@@ -148,33 +157,24 @@ class PackedBatches:
         }
 
     def _make(self, chunks: np.ndarray) -> Batch:
+        """The batch of these chunks (sequence, place); −1 is a place that stays empty."""
         real = chunks >= 0
-        tokens = np.where(real[..., None], self._chunk_tokens(np.where(real, chunks, 0)), self.pad_id)
-        following = self._next_tokens(np.where(real, chunks, 0))
-        targets = np.concatenate(
-            [tokens[..., 1:], np.where(real, following, self.pad_id)[..., None]], axis=-1
-        )
-        neighbours = mask = None
-        if self.neighbours is not None:
-            values, real_neighbours = self.neighbours.values(np.where(real, chunks, 0), self.k)
-            mask = (
-                real_neighbours
-                & (real & self._continues(np.where(real, chunks, 0)))[..., None]
-                & ~self._same_sequence(chunks)
-            )
-            neighbours = torch.from_numpy(values)
-            mask = torch.from_numpy(mask)
+        safe = np.where(real, chunks, 0)
+        # One token more than a chunk has: the token after it is what its last token predicts. Behind the
+        # end of a
+        # document there is padding, which is not predicted.
+        gathered = self.table.gather(safe, self.chunk_len + 1)
+        gathered = np.where(real[..., None], gathered, self.pad_id)
         flat = (len(chunks), -1)
-        return Batch(
-            torch.from_numpy(tokens.reshape(flat)), torch.from_numpy(targets.reshape(flat)), neighbours, mask
-        )
-
-    def _chunk_tokens(self, chunks: np.ndarray) -> np.ndarray:
-        return self.table.gather(chunks, self.chunk_len)
-
-    def _next_tokens(self, chunks: np.ndarray) -> np.ndarray:
-        """The token after each chunk; padding at the end of its document."""
-        return self.table.gather(chunks, self.chunk_len + 1)[..., -1]
+        tokens = torch.from_numpy(gathered[..., :-1].reshape(flat))
+        targets = torch.from_numpy(gathered[..., 1:].reshape(flat))
+        if self.neighbours is None:
+            return Batch(tokens, targets, None, None)
+        values, is_neighbour = self.neighbours.values(safe, self.k)
+        # The last chunk of a document retrieves nothing, as nothing of the document follows it.
+        retrieves = real & self._continues(safe)
+        mask = is_neighbour & retrieves[..., None] & ~self._same_sequence(chunks)
+        return Batch(tokens, targets, torch.from_numpy(values), torch.from_numpy(mask))
 
     def _continues(self, chunks: np.ndarray) -> np.ndarray:
         """Whether the next chunk belongs to the same document."""
@@ -188,6 +188,8 @@ class PackedBatches:
         safe = np.where(chunks >= 0, chunks, 0)
         present = self.hashes[self.table.documents[safe]]
         found = self.neighbours.documents(safe, self.k)
+        # Each neighbour's document (sequence, place, rank, 1) against all of its sequence (sequence, 1, 1,
+        # place).
         same: np.ndarray = (found[:, :, :, None] == present[:, None, None, :]).any(-1)
         return same
 
@@ -195,7 +197,8 @@ class PackedBatches:
 def prefetch(make: Callable[[int], Made], numbers: Iterable[int], depth: int = 2) -> Iterator[Made]:
     """`make(number)` for each number in turn, up to `depth` of them ahead of what is asked for.
 
-    Nothing but time can change: `make` must be a pure function of the number. Its errors are raised where its result is due.
+    Nothing but time can change: `make` must be a pure function of the number. Its errors are raised where
+    its result is due.
     """
     remaining = iter(numbers)
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")

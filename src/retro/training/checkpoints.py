@@ -1,7 +1,9 @@
-"""Checkpoints of a run: trained weights and moments as safetensors, sharded over the processes that write them.
+"""Checkpoints of a run: trained weights and moments as safetensors, sharded over the processes that write
+them.
 
-`torch.distributed.checkpoint` cuts and joins the shards, so that a run may go on with another number of processes. The schedule, the
-place in the data and the random numbers are functions of the seed and the step, and need no more than the step.
+`torch.distributed.checkpoint` cuts and joins the shards, so that a run may go on with another number of
+processes. The schedule, the place in the data and the random numbers are functions of the seed and the
+step, and need no more than the step.
 """
 
 import json
@@ -36,7 +38,9 @@ class Checkpoints:
     """The checkpoints below one folder: the last few, and the best by validation loss."""
 
     def __init__(self, folder: Path, keep: int, world: World) -> None:
-        self.folder, self.keep, self.world = folder, keep, world
+        self.folder = folder
+        self.keep = keep
+        self.world = world
 
     def kept(self) -> list[Checkpoint]:
         """All whole checkpoints, oldest first."""
@@ -55,9 +59,9 @@ class Checkpoints:
 
         path = self.folder / f"step-{step:09d}"
         if self.world.leads:
-            shutil.rmtree(
-                path, ignore_errors=True
-            )  # what a kill left of an earlier attempt, perhaps by more processes
+            # What a kill left of an earlier attempt, perhaps by more processes, must not be taken for this
+            # one's.
+            shutil.rmtree(path, ignore_errors=True)
             path.mkdir(parents=True)
         self.world.wait()
         with _alone_or_not(path):
@@ -87,16 +91,19 @@ class Checkpoints:
 
 
 def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What a step changes: the trained weights and their moments, by name. Frozen weights are not among them."""
+    """What a step changes: the trained weights and their moments, by name.
+
+    Frozen weights are not among them.
+    """
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
+            # Before the first step an optimizer has no state to read a checkpoint into.
             if parameter not in optimizer.state:
                 optimizer.state[parameter] = _no_moments(parameter)
             moments = optimizer.state[parameter]
-            tensors |= {f"model/{name}": parameter.detach()} | {
-                f"{key}/{name}": value for key, value in moments.items()
-            }
+            tensors[f"model/{name}"] = parameter.detach()
+            tensors |= {f"{key}/{name}": value for key, value in moments.items()}
     return tensors
 
 
@@ -118,7 +125,8 @@ def _read_state(path: Path) -> Checkpoint:
 
 @contextmanager
 def _alone_or_not(path: Path) -> Iterator[None]:
-    """Without torch's log of every tensor and its warning that a process is alone, and with one line for what cannot be read or written."""
+    """Without torch's log of every tensor and its warning that a process is alone, and with one line for
+    what cannot be read or written."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     logging.getLogger("c10d-NullHandler-dcp_logger").setLevel(logging.WARNING)

@@ -1,4 +1,8 @@
-"""The processes of a run. Alone by default; under `torchrun` the weights, gradients and moments are sharded over all (FSDP2, the paper's ZeRO)."""
+"""The processes of a run.
+
+Alone by default; under `torchrun` the weights, gradients and moments are sharded over all (FSDP2, the
+paper's ZeRO).
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -36,7 +40,8 @@ class World:
         """The rows of every batch that are this process's."""
         if config.batch_size % (self.size * config.accumulate):
             raise ConfigError(
-                f"batch_size is {config.batch_size}; expected a multiple of processes times accumulate, {self.size} · {config.accumulate}"
+                f"batch_size is {config.batch_size}; expected a multiple of processes times accumulate, "
+                f"{self.size} · {config.accumulate}"
             )
         rows = config.batch_size // self.size
         return self.rank * rows, (self.rank + 1) * rows
@@ -55,14 +60,14 @@ class World:
             distributed.barrier()
 
     def shard(self, module: nn.Module, model: TrainableModel) -> None:
-        """Spread the parameters of each of the model's operators, and of what is left of the module, over all."""
+        """Spread the parameters of each of the model's operators, and of what is left of the module, over
+        all."""
         if self.size > 1:
             from torch.distributed.fsdp import fully_shard
 
             for part in (*model.operators(), module):
-                fully_shard(
-                    part, reshard_after_forward=True
-                )  # so that only shards are ever seen between two steps
+                # Sharded again after the forward pass, so that only shards are ever seen between two steps.
+                fully_shard(part, reshard_after_forward=True)
 
     def run_stage(
         self,
@@ -73,7 +78,8 @@ class World:
         work: Callable[[Stage], None],
         command: str,
     ) -> Artifact:
-        """`artifacts.run_stage` with everyone at work: process 0 writes plan and manifest, the others join it in between."""
+        """`stage.run_stage` with everyone at work: process 0 writes plan and manifest, the others join
+        it in between."""
         finished = path.exists()
         self.wait()  # nobody makes the folder before everybody has looked
 

@@ -1,7 +1,8 @@
 """Training as a stage: one loop for the baseline, for RETRO and for RETROfit, on one process or many.
 
-While a run trains, `NAME.partial` holds its metrics and checkpoints; finished, `NAME` is a run's folder. Batches and
-random numbers are pure functions of the seed and the step, so a resumed run is the unbroken run.
+While a run trains, `NAME.partial` holds its metrics and checkpoints; finished, `NAME` is a run's folder.
+Batches and random numbers are pure functions of the seed and the step, so a resumed run is the unbroken
+run.
 """
 
 import math
@@ -41,10 +42,11 @@ def train(
     sample: Sampling | None = None,
     origin: Origin | None = None,
 ) -> Artifact:
-    """Train the weights of the model that require it, and leave a run with all of them in the folder `path`.
+    """Train the weights of the model that require it, and leave a run with all of them in the folder
+    `path`.
 
-    `inputs` are the fingerprints of its data, `origin` is what the run's record and card tell beside them. The model
-    itself is used up: under torchrun its weights are sharded afterwards.
+    `inputs` are the fingerprints of its data, `origin` is what the run's record and card tell beside them.
+    The model itself is used up: under torchrun its weights are sharded afterwards.
     """
     keep_freed_memory()
     settings = {"model": model.settings(), "training": to_dict(config)}
@@ -141,7 +143,8 @@ class Training:
     def _step(self, step: int, batch: Batch) -> tuple[float, float]:
         """One update, and its loss and gradient norm.
 
-        The loss is the mean over all predicted tokens of the batch, whatever parts and processes it is spread over.
+        The loss is the mean over all predicted tokens of the batch, whatever parts and processes it is
+        spread over.
         """
         torch.manual_seed(self.config.seed * 1_000_003 + step + (self.world.rank << 40))
         for group in self.optimizer.param_groups:
@@ -167,7 +170,8 @@ class Training:
         return (
             f"loss {loss} and gradient norm {norm} at step {step + 1}; expected finite numbers; "
             f"the batch holds documents {', '.join(documents)}; "
-            f"the last good checkpoint is {kept[-1].path if kept else 'none'}; lower learning_rate and train again"
+            f"the last good checkpoint is {kept[-1].path if kept else 'none'}; "
+            "lower learning_rate and train again"
         )
 
     def _look_around(self, done: int) -> None:
@@ -196,7 +200,8 @@ class Training:
     def _validate(self, validation: Batches) -> dict[str, float]:
         """Mean loss over the predicted tokens of the first validation batches, with retrieval and without."""
         self.model.eval()
-        # How many of a batch's tensors each way reads: tokens and targets, and the neighbours with their mask.
+        # How many of a batch's tensors each way reads: tokens and targets, and the neighbours with their
+        # mask.
         modes = {"valid_on": 4, "valid_off": 2} if self.model.facts.retrieves else {"valid_off": 2}
         sums, num_predicted = dict.fromkeys(modes, 0.0), 0
         for number in range(self.config.validate_batches):

@@ -14,15 +14,13 @@ Value = int | float | str | dict[str, float]
 
 
 class MetricsLog:
-    """Appends to the file; when a run resumes, reports after its checkpoint are dropped, as they will be made again."""
+    """Appends to the file; when a run resumes, reports after its checkpoint are dropped, as they will be
+    made again."""
 
     def __init__(self, folder: Path, first_step: int, tensorboard: bool = False) -> None:
         self.path = folder / METRICS
-        kept = (
-            [row for row in read_metrics(self.path) if row["step"] <= first_step]
-            if self.path.exists()
-            else []
-        )
+        known = read_metrics(self.path) if self.path.exists() else []
+        kept = [row for row in known if row["step"] <= first_step]
         with atomic_write(self.path) as file:
             file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept).encode())
         self._writer = _summary_writer(folder / TENSORBOARD, first_step) if tensorboard else None
@@ -42,11 +40,10 @@ def _show(writer: Any, step: int, name: str, value: Value) -> None:
     if isinstance(value, str):
         writer.add_text(name, value, step)
     else:
-        for key, item in (
-            {f"{name}/{key}": item for key, item in value.items()}
-            if isinstance(value, dict)
-            else {name: value}
-        ).items():
+        scalars = {name: value}
+        if isinstance(value, dict):
+            scalars = {f"{name}/{key}": item for key, item in value.items()}
+        for key, item in scalars.items():
             writer.add_scalar(key, item, step)
 
 
