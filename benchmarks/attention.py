@@ -110,7 +110,8 @@ def high_water() -> int:
 def main() -> None:
     for shape, (width, num_heads, head_dim) in SHAPES.items():
         print(
-            f"{shape}: {width} wide, {num_heads} heads of {head_dim}, one sequence, {torch.get_num_threads()} threads"
+            f"{shape}: {width} wide, {num_heads} heads of {head_dim}, one sequence, "
+            f"{torch.get_num_threads()} threads"
         )
         for length in LENGTHS:
             steps = {name: step_of(name, shape, length) for name in VARIANTS}
@@ -120,7 +121,8 @@ def main() -> None:
             for name in VARIANTS:
                 ratio, peak = seconds[name] / seconds["blocked"], peak_megabytes(name, shape, length)
                 print(
-                    f"  length {length} {name:<10} {1000 * seconds[name]:8.1f} ms ({ratio:.2f} of blocked), peak {peak:6.0f} MB"
+                    f"  length {length} {name:<10} {1000 * seconds[name]:8.1f} ms ({ratio:.2f} of "
+                    f"blocked), peak {peak:6.0f} MB"
                 )
             print(f"  length {length} largest difference between any two {error:.1e}")
 

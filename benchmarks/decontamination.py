@@ -136,12 +136,14 @@ def main() -> None:
     }
     print(f"{DOCUMENTS} documents against {HELD_OUT}, {tokens:,} tokens, {PLANTED} planted; found {found}")
     print(
-        f"  retro {speed['retro']:,.0f} tokens/s, exact comparison included; {speed['candidates']:,.0f} without it"
+        f"  retro {speed['retro']:,.0f} tokens/s, exact comparison included; {speed['candidates']:,.0f} "
+        "without it"
     )
     for name, words in (("bytes", "fed with n-grams as bytes"), ("integers", "fed with our integer hashes")):
         whole, candidates = (speed[side] / speed[name] for side in ("retro", "candidates"))
         print(
-            f"  {REQUIREMENTS[0]} {words} {speed[name]:,.0f} tokens/s: retro {whole:.1f} times as fast, {candidates:.1f} without it"
+            f"  {REQUIREMENTS[0]} {words} {speed[name]:,.0f} tokens/s: retro {whole:.1f} times as fast, "
+            f"{candidates:.1f} without it"
         )
 
 

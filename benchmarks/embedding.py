@@ -114,19 +114,23 @@ def main() -> None:
     )
     rate = {name: len(texts) / value for name, value in seconds.items()}
     print(
-        f"{len(texts)} chunks: plain loop {rate['plain']:.0f} a second, ours {rate['ours']:.0f}, in one process {rate['one process']:.0f}"
+        f"{len(texts)} chunks: plain loop {rate['plain']:.0f} a second, ours {rate['ours']:.0f}, "
+        f"in one process {rate['one process']:.0f}"
     )
     print(
-        f"embedding is {rate['ours'] / rate['plain']:.2f} times as fast as the plain loop (aim ≥ 1.5); in one process {rate['one process'] / rate['plain']:.2f} times"
+        f"embedding is {rate['ours'] / rate['plain']:.2f} times as fast as the plain loop (aim ≥ 1.5); "
+        f"in one process {rate['one process'] / rate['plain']:.2f} times"
     )
     print(f"overlap@10 of the float16 keys with the plain loop's float32 {overlap:.4f} (aim ≥ 0.99)")
     if quick:
         print(
-            f"with bfloat16 products, where the hardware has them, {rate['bfloat16'] / rate['plain']:.2f} times the plain loop; "
+            f"with bfloat16 products, where the hardware has them, {rate['bfloat16'] / rate['plain']:.2f} "
+            "times the plain loop; "
             f"overlap@10 {overlap_at_10(truth, quick.embed(texts)):.4f}"
         )
     print(
-        f"the static encoder makes {rate['static'] * STATIC_COPIES:.0f} keys a second, {rate['static'] * STATIC_COPIES / rate['ours']:.0f} times as many"
+        f"the static encoder makes {rate['static'] * STATIC_COPIES:.0f} keys a second, "
+        f"{rate['static'] * STATIC_COPIES / rate['ours']:.0f} times as many"
     )
 
 

@@ -52,10 +52,12 @@ def main() -> None:
         seconds = interleaved_medians({"ours": ours, "bare": bare}, rounds=3, warmup=1)
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     print(
-        f"{megabytes:.1f} MB: ours {megabytes / seconds['ours']:.1f} MB/s, bare SentencePiece {megabytes / seconds['bare']:.1f} MB/s"
+        f"{megabytes:.1f} MB: ours {megabytes / seconds['ours']:.1f} MB/s, "
+        f"bare SentencePiece {megabytes / seconds['bare']:.1f} MB/s"
     )
     print(
-        f"ingesting JSONL to tokens reaches {seconds['bare'] / seconds['ours']:.2f} of bare encoding (aim ≥ 0.8)"
+        f"ingesting JSONL to tokens reaches {seconds['bare'] / seconds['ours']:.2f} of bare encoding (aim "
+        "≥ 0.8)"
     )
 
 

@@ -106,7 +106,8 @@ def main() -> None:
                 flush=True,
             )
     print(
-        f"twice the text takes {peaks['twice the articles'] / peaks['articles']:.2f} times the memory (aim ≤ 1.2)"
+        f"twice the text takes {peaks['twice the articles'] / peaks['articles']:.2f} times the memory (aim "
+        "≤ 1.2)"
     )
 
 

@@ -2,7 +2,8 @@
 question.
 
     python benchmarks/questions.py probe [--steps 400] [--plain-start] [--passages 4] [--out FOLDER]
-    python benchmarks/questions.py experiment WORK RUN QUESTIONS [--baseline RUN] [--steps N] [--k N] [--frozen] [--name NAME]
+    python benchmarks/questions.py experiment WORK RUN QUESTIONS [--baseline RUN] [--steps N] [--k N]
+        [--frozen] [--name NAME]
 
 `probe` trains a small RETRO from scratch on a task that only the passages can solve. `experiment`
 fine-tunes a run of a workspace on a file of questions with passages, split by question, each filled up to k
@@ -37,7 +38,8 @@ def main() -> None:
     )
     for way, gain in found.f1_gains.items():
         print(
-            f"F1 of open book above {way}: {100 * gain.estimate:.1f} ({100 * gain.low:.1f} – {100 * gain.high:.1f})"
+            f"F1 of open book above {way}: {100 * gain.estimate:.1f} ({100 * gain.low:.1f} – "
+            f"{100 * gain.high:.1f})"
         )
 
 
@@ -94,7 +96,8 @@ def experiment(options: argparse.Namespace) -> Comparison:
             progress=told,
         )
     print(
-        f"{found.num_train:,} questions to train on, {found.num_valid:,} to validate, {found.num_test:,} to test"
+        f"{found.num_train:,} questions to train on, {found.num_valid:,} to validate, "
+        f"{found.num_test:,} to test"
     )
     return found.comparison
 

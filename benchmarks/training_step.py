@@ -56,9 +56,14 @@ class Setting:
         )
         depth, width = self.decoder
         return ModelConfig(
-            vocab_size=VOCAB, d_model=width, num_layers=depth, num_heads=self.heads[0], head_dim=self.heads[1], ffw_dim=4 * width,
+            vocab_size=VOCAB,
+            d_model=width,
+            num_layers=depth,
+            num_heads=self.heads[0],
+            head_dim=self.heads[1],
+            ffw_dim=4 * width,
             retrieval=RetrievalConfig(cross_attention_layers=self.places, encoder=encoder),
-        )  # fmt: skip
+        )
 
 
 SETTINGS = (
@@ -108,9 +113,17 @@ def steps_of(setting: Setting) -> tuple[dict[str, Callable[[], None]], dict[str,
     mask = torch.ones(neighbours.shape[:3], dtype=torch.bool)
     retro, baseline = Retro(setting.config()), Retro(setting.config().baseline())
     peer = peer_model(
-        num_tokens=VOCAB, max_seq_len=LENGTH, enc_depth=setting.encoder[0], enc_dim=setting.encoder[1], enc_cross_attn_layers=(1,),
-        dec_depth=setting.decoder[0], dec_dim=setting.decoder[1], dec_cross_attn_layers=setting.places, chunk_size=64, **setting.peer,
-    )  # fmt: skip
+        num_tokens=VOCAB,
+        max_seq_len=LENGTH,
+        enc_depth=setting.encoder[0],
+        enc_dim=setting.encoder[1],
+        enc_cross_attn_layers=(1,),
+        dec_depth=setting.decoder[0],
+        dec_dim=setting.decoder[1],
+        dec_cross_attn_layers=setting.places,
+        chunk_size=64,
+        **setting.peer,
+    )
     steps = {
         "retro": step_of(retro, lambda: retro(tokens, neighbours, mask), targets),
         "baseline": step_of(baseline, lambda: baseline(tokens), targets),
@@ -155,20 +168,25 @@ def main() -> None:
             print(f"{title}, {allocator}")
             print(f"  RETRO {speed['retro']}, baseline {speed['baseline']}, {REQUIREMENT} {speed['peer']}")
             print(
-                f"  RETRO trains {seconds['peer'] / seconds['retro']:.2f} times the tokens a second of {REQUIREMENT}"
+                f"  RETRO trains {seconds['peer'] / seconds['retro']:.2f} times the tokens a second of "
+                f"{REQUIREMENT}"
             )
             if allocator == "freed memory kept":
                 print(
-                    f"  RETRO in float32 as `retro train` runs it against {REQUIREMENT} as it comes: {alone[title] / seconds['retro']:.2f} times"
+                    f"  RETRO in float32 as `retro train` runs it against {REQUIREMENT} as it comes: "
+                    f"{alone[title] / seconds['retro']:.2f} times"
                 )
             if "retro, bfloat16" in seconds:
                 own = seconds["retro, bfloat16"]
                 ratios = [alone[title] / own, seconds["peer"] / own, seconds["peer, bfloat16"] / own]
                 print(
-                    f"  RETRO in bfloat16: {ratios[0]:.2f} times {REQUIREMENT} as it comes, {ratios[1]:.2f} times in this setting, {ratios[2]:.2f} times where it runs in bfloat16 too"
+                    f"  RETRO in bfloat16: {ratios[0]:.2f} times {REQUIREMENT} as it comes, "
+                    f"{ratios[1]:.2f} times in this setting, {ratios[2]:.2f} times where it runs in "
+                    "bfloat16 too"
                 )
             print(
-                f"  RETRO step over baseline step: {time_ratio:.2f} times the time for {flop_ratio:.2f} times the FLOPs, "
+                f"  RETRO step over baseline step: {time_ratio:.2f} times the time for {flop_ratio:.2f} "
+                "times the FLOPs, "
                 f"{time_ratio / flop_ratio:.2f} times the ratio"
             )
 

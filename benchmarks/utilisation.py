@@ -76,7 +76,8 @@ def main() -> None:
         share = flops[name] / seconds[name] / peak
         print(
             f"  {name:<24} {TOKENS / seconds[name]:7,.0f} tokens/s, {flops[name] / 1e9:4.0f} GFLOP a step, "
-            f"{share:.0%} of the product's speed, {seconds[name] / usual:.2f} times the step of length 512 and k 2"
+            f"{share:.0%} of the product's speed, {seconds[name] / usual:.2f} times the step of length 512 "
+            "and k 2"
         )
 
 

@@ -66,7 +66,8 @@ def page() -> str:
         "Written by `make docs` from the code. Do not edit.",
         "## Commands",
         table(("command", "what it does"), [(f"`retro {name}`", text) for name, text in COMMANDS.items()]),
-        "`retro COMMAND --help` lists the options. `RETRO_DEBUG=1` shows the trace of an error, `RETRO_CACHE_DIR` moves the cache.",
+        "`retro COMMAND --help` lists the options. `RETRO_DEBUG=1` shows the trace of an error, "
+        "`RETRO_CACHE_DIR` moves the cache.",
         "## Catalogue",
         table(
             ("name", "kind", "package", "licence", "what"),

@@ -24,7 +24,7 @@ def sinusoids(distances: Float[Tensor, " distance"], width: int) -> Float[Tensor
 def falling_distances(
     num_queries: int, num_keys: int, offset: int, like: Tensor
 ) -> Float[Tensor, " distance"]:
-    """All distances i − j + offset between queries i and keys j counted from 0, largest first, for `shift`."""
+    """All distances i − j + offset between queries i and keys j from 0 on, largest first, for `shift`."""
     return torch.arange(num_queries - 1 + offset, offset - num_keys, -1, device=like.device, dtype=like.dtype)
 
 

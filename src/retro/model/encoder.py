@@ -102,7 +102,7 @@ class Encoder(nn.Module):
         chunks: Float[Tensor, "batch chunk m d_model"],
         chunk_is_token: Bool[Tensor, "batch chunk m"],
     ) -> Float[Tensor, "batch chunk neighbour retrieved d_encoder"]:
-        """Encode the embedded neighbours `x`; `chunks` are the activations H_u of the chunks that retrieved them."""
+        """Encode the embedded neighbours `x`; `chunks` are the activations of what retrieved them."""
         if self.condition_norm is not None:
             chunks = self.condition_norm(chunks)
         for layer in self.layers:
