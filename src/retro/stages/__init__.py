@@ -1,1 +1,1 @@
-"""What every stage is built on: a folder that is finished or goes on, where its work runs, and how far it is."""
+"""What every stage stands on: its folder, the parts it has finished, where it runs, and its progress."""

@@ -1,14 +1,17 @@
-"""Arrays of known size that a stage fills in place and that stay in its folder as the result.
+"""Arrays on disk: loading those of a finished stage, and filling those of an unfinished one in place.
 
-Unlike `Parts`, whose files are joined at the end, these arrays are never on disk twice: the states of every
-token of a corpus can take most of a disk. The price is that only a prefix can be finished, never a hole.
+A `Filling` holds arrays of known size that stay in the stage's folder as its result. Unlike `Parts`, whose
+files are joined at the end, they are never on disk twice: the states of every token of a corpus can take most
+of a disk. The price is that only a prefix can be finished, never a piece in the middle.
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from retro.errors import ArtifactError
 from retro.stages.files import write_json
 from retro.stages.stage import Stage
 
@@ -40,3 +43,15 @@ class Filling:
 
     def finish(self) -> None:
         self._done.unlink()
+
+
+def load_array(path: Path, remedy: str, mapped: bool = False) -> np.ndarray:
+    """An array of a finished folder, mapped into memory on request; `remedy` tells how to mend its file."""
+    try:
+        if mapped:
+            return np.lib.format.open_memmap(path, mode="r")
+        with path.open("rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        reason = " ".join(str(error).split())
+        raise ArtifactError(f"{path} is damaged ({reason}); expected a whole array; {remedy}") from None

@@ -25,12 +25,12 @@ class Executor(Protocol):
     """Runs a function over items. The function and its items can be sent to another process."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """Results in the order of the items; items are taken as places become free, so that few are held at once."""
+        """Results in the order of the items, which are taken as places become free: few are held at once."""
         ...
 
 
 class LocalExecutor:
-    """Processes of this machine, one a core unless told otherwise; with one worker everything runs in this process."""
+    """Processes of this machine, one for each core by default. One worker means this process alone."""
 
     def __init__(self, num_workers: int = 0) -> None:
         self.num_workers = _expect_workers(num_workers) or os.cpu_count() or 1
@@ -38,7 +38,8 @@ class LocalExecutor:
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         first, items = _peek(items, 2)
-        if self.num_workers == 1 or len(first) < 2:  # a pool would cost more than it saves
+        # For a single worker or a single item a pool would cost more than it saves.
+        if self.num_workers == 1 or len(first) < 2:
             yield from map(function, items)
             return
         pool = self._started()
@@ -49,11 +50,12 @@ class LocalExecutor:
             )
         except BrokenProcessPool:
             raise RetroError(
-                "the worker processes did not start or were killed; expected enough memory, and a script that works under "
-                'if __name__ == "__main__":; run with one worker to see more'
+                "the worker processes did not start or were killed; expected enough memory, and a script "
+                'that works under if __name__ == "__main__":; run with one worker to see more'
             ) from None
         finally:
-            if pending or sys.exc_info()[0] is not None:  # something went wrong, or the caller has enough
+            # Something went wrong, or the caller stopped asking: drop what is still to be done.
+            if pending or sys.exc_info()[0] is not None:
                 pool.shutdown(wait=True, cancel_futures=True)
                 self._pool = None
 
@@ -69,10 +71,10 @@ class LocalExecutor:
 
 
 class RayExecutor:
-    """Tasks of a Ray cluster: the one that RAY_ADDRESS names or that runs on this machine, or else one of this machine alone.
+    """Tasks of a Ray cluster: that of RAY_ADDRESS, one that runs here, or a new one of this machine alone.
 
-    At most `num_workers` tasks run at once, by default one for each core of the cluster. Its machines need this package, and the
-    workspace and its sources under the same paths.
+    At most `num_workers` tasks run at once, by default one for each core of the cluster. Its machines need
+    this package, and the workspace and its sources under the same paths.
     """
 
     def __init__(self, num_workers: int = 0) -> None:
@@ -96,10 +98,12 @@ class RayExecutor:
         except ray.exceptions.RayError as error:
             reason = " ".join(str(error).split())
             raise RetroError(
-                f"Ray lost a task ({reason}); expected enough memory and machines that stay; run the same command again"
+                f"Ray lost a task ({reason}); expected enough memory and machines that stay; "
+                "run the same command again"
             ) from None
         finally:
-            for handle in pending:  # something went wrong, or the caller has enough
+            # Whatever is still pending after an error, or when the caller stopped asking, is not needed.
+            for handle in pending:
                 ray.cancel(handle)
 
 
@@ -123,7 +127,10 @@ def _in_order(
     pending: deque[Handle],
     workers: int,
 ) -> Iterator[Result]:
-    """The results of the items in their order; one task more than there are workers is `pending`, so that none of them waits for us."""
+    """The results in the order of the items.
+
+    One task more than there are workers is pending, so that a worker that finishes finds the next at once.
+    """
     for item in items:
         pending.append(submit(item))
         if len(pending) > workers:

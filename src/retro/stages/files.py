@@ -13,7 +13,7 @@ from retro.errors import ArtifactError
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary name to write a file under; it is flushed to disk and renamed at the end, and on any error nothing is left."""
+    """A temporary name to write a file under; at the end it is flushed and renamed, on an error removed."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         yield temporary
@@ -33,7 +33,9 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
 def flush_folder(path: Path, deep: bool = True) -> None:
     """Have the names in a folder on disk, and the files as well if `deep`."""
-    for place in (*(file for file in path.rglob("*") if deep and file.is_file()), path):
+    files = [file for file in path.rglob("*") if file.is_file()] if deep else []
+    # The folder comes last: the names it holds are then those of files that are on disk already.
+    for place in (*files, path):
         descriptor = os.open(place, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -43,7 +45,7 @@ def flush_folder(path: Path, deep: bool = True) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder. The lock is on the folder itself and the kernel's: a kill leaves nothing behind.
+    """Keep other processes out of a folder. The kernel holds the lock, so a kill leaves nothing behind.
 
     Where folders cannot be locked, as on Windows and some network file systems, nobody is kept out.
     """
@@ -58,7 +60,8 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ArtifactError(
-                f"{folder} is being written by another process; expected this one alone; wait until it ends, or name another folder"
+                f"{folder} is being written by another process; expected this one alone; "
+                "wait until it ends, or name another folder"
             ) from None
         except OSError:
             pass  # a file system without such locks

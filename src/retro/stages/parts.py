@@ -81,7 +81,7 @@ class Parts(Generic[Value]):
                     yield item
 
         for value in run(missing()):
-            # Values come in the order of the missing items: whatever stands before the first of these goes first.
+            # Values come in the order of the missing items: what stands before the first of these goes first.
             while taken[0][1]:
                 yield self.read(taken.popleft()[0])
             name, _ = taken.popleft()

@@ -1,4 +1,4 @@
-"""How work that takes long tells where it is: one kind of report for every stage, and who listens."""
+"""How long work reports its progress: one kind of call for every stage."""
 
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
@@ -9,16 +9,16 @@ class Progress(Protocol):
     """Called again and again while work goes on."""
 
     def __call__(self, done: int, total: int, step: str = "", note: str = "") -> None:
-        """`done` of `total`, 0 where nobody knows it; `step` names the part of the work, `note` says more, such as a loss."""
+        """`done` of `total`, 0 where it is unknown; `step` names the part, `note` adds such as a loss."""
         ...
 
 
 def no_progress(done: int, total: int, step: str = "", note: str = "") -> None:
-    """For callers who do not want to know."""
+    """Reports nothing: the default of every function that takes a `Progress`."""
 
 
 def at_step(progress: Progress, step: str) -> Progress:
-    """The same listener, told that all of it belongs to one step."""
+    """The same progress, with every call belonging to one step."""
 
     def report(done: int, total: int, step: str = step, note: str = "") -> None:
         progress(done, total, step, note)
@@ -27,7 +27,7 @@ def at_step(progress: Progress, step: str) -> Progress:
 
 
 def from_offset(progress: Progress, offset: int, whole: int) -> Progress:
-    """The same listener for a part that begins at `offset` of a larger whole."""
+    """The same progress for a part that begins at `offset` of a larger whole."""
 
     def report(done: int, total: int, step: str = "", note: str = "") -> None:
         progress(offset + done, whole, step, note)
@@ -37,8 +37,8 @@ def from_offset(progress: Progress, offset: int, whole: int) -> Progress:
 
 @runtime_checkable
 class Narrator(Protocol):
-    """Tells people what is going on: a bar on a terminal, lines in a log, or nothing."""
+    """Shows people what is going on: a bar on a terminal, lines in a log, or nothing."""
 
     def progress(self, title: str) -> AbstractContextManager[Progress]:
-        """A listener for work of this title; it is finished when the block ends."""
+        """The progress of work with this title; it is finished when the block ends."""
         ...

@@ -1,8 +1,8 @@
-"""A stage's folder: written beside its name, finished by one rename, described by `manifest.json`.
+"""A stage's folder: written under another name, finished by one rename, described by `manifest.json`.
 
-A stage is a function from finished folders to one finished folder. While it runs, its files live in `NAME.partial`; a run that
-stops leaves that folder behind, and the next run with the same config and inputs goes on in it. A folder of other settings is
-refused, never overwritten.
+A stage is a function from finished folders to one finished folder. While it runs, its files live in
+`NAME.partial`. If it is interrupted, that folder stays, and the next run with the same config and inputs goes
+on in it. A folder of other settings is refused, never overwritten.
 """
 
 import json
@@ -22,7 +22,7 @@ SCRATCH = "scratch"
 CARD = "README.md"
 """A page for people beside the result. It may be written again at any time, and has no checksum."""
 CHECKSUM = "manifest"
-"""Under this name a manifest keeps the fingerprint of the rest of it."""
+"""The key of a manifest that holds the fingerprint of all its other keys."""
 FORMAT = 1
 
 
@@ -57,21 +57,24 @@ class Artifact:
         return self.path / name
 
     def check(self) -> None:
-        """Read every file again and compare it with its checksum, the manifest with its own."""
+        """Read every file again and compare it with its checksum, and the manifest with its own."""
         _read_sound_manifest(self.path)
         for name, expected in self.manifest["files"].items():
-            if not self.file(name).exists():
+            file = self.file(name)
+            if not file.exists():
                 raise ArtifactError(
-                    f"{self.file(name)} is missing; expected it from its manifest; remove {self.path} and run the stage again"
+                    f"{file} is missing; expected it from its manifest; "
+                    f"remove {self.path} and run the stage again"
                 )
-            if file_checksum(self.file(name)) != expected:
+            if file_checksum(file) != expected:
                 raise ArtifactError(
-                    f"{self.file(name)} does not match its checksum; remove {self.path}, or run: retro doctor --work WORK --mend; then run the stage again"
+                    f"{file} does not match its checksum; remove {self.path}, "
+                    "or run: retro doctor --work WORK --mend; then run the stage again"
                 )
 
 
 class Stage:
-    """An unfinished folder. `write` puts one file into it, atomically; what is there already need not be made again."""
+    """An unfinished folder. Files are written into it atomically; what is there need not be made again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -84,7 +87,7 @@ class Stage:
         return self.file(name).exists()
 
     def scratch(self, name: str) -> Path:
-        """A folder for what is only needed on the way, such as `Parts`; an interruption leaves it, the end removes it."""
+        """A folder for what only the unfinished stage needs, such as `Parts`; finishing removes it."""
         return self.path / SCRATCH / name
 
     @contextmanager
@@ -105,23 +108,49 @@ def run_stage(
 
     `inputs` maps names to fingerprints. `command` is what a user runs to make this folder, for messages.
     """
-    plan = {
-        "kind": kind,
-        "fingerprint": make_fingerprint(FORMAT, kind, config, inputs),
-        "config": config,
-        "inputs": inputs,
-    }
-    partial = path.with_name(path.name + ".partial")
+    plan = _plan(kind, config, inputs)
+    partial = _partial(path)
     if not path.exists():
         partial.mkdir(parents=True, exist_ok=True)
         with locked(partial):
             if not path.exists():
                 return _finish(path, partial, plan, work, command)
-        with suppress(
-            OSError
-        ):  # another process finished the stage between the two looks; what is left here is empty
+        # Another process finished the stage between the two looks; the folder made here is empty.
+        with suppress(OSError):
             partial.rmdir()
-    artifact = open_artifact(path, kind, command)
+    return _open_same(path, plan, command)
+
+
+def find_finished(
+    path: Path, kind: str, config: dict[str, Any], inputs: dict[str, str], command: str
+) -> Artifact | None:
+    """The folder that `run_stage` would reuse, if it is finished; one of other settings is refused."""
+    return _open_same(path, _plan(kind, config, inputs), command) if path.exists() else None
+
+
+def recorded_inputs(path: Path) -> dict[str, str]:
+    """The inputs' fingerprints that a stage was begun or finished with; none if it never was."""
+    for record in (path / MANIFEST, _partial(path) / PLAN):
+        try:
+            inputs: dict[str, str] = json.loads(record.read_text())["inputs"]
+        except (OSError, ValueError, LookupError):
+            continue  # not there; if it is damaged, running the stage says so
+        return inputs
+    return {}
+
+
+def _plan(kind: str, config: dict[str, Any], inputs: dict[str, str]) -> dict[str, Any]:
+    """What tells one stage from another of the same place."""
+    fingerprint = make_fingerprint(FORMAT, kind, config, inputs)
+    return {"kind": kind, "fingerprint": fingerprint, "config": config, "inputs": inputs}
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(path.name + ".partial")
+
+
+def _open_same(path: Path, plan: dict[str, Any], command: str) -> Artifact:
+    artifact = open_artifact(path, plan["kind"], command)
     _expect_same(path, artifact.manifest, plan, command)
     _remove_scratch(path)
     return artifact
@@ -132,6 +161,7 @@ def _finish(
 ) -> Artifact:
     """Begin or go on in the folder `partial`, and rename it at the end."""
     plan_path = partial / PLAN
+    # A folder that holds nothing but its plan may begin again with other settings: there is nothing to lose.
     if plan_path.exists() and any(file.is_file() and file != plan_path for file in partial.rglob("*")):
         _expect_same(partial, json.loads(plan_path.read_text()), plan, command)
     write_json(plan_path, plan)
@@ -166,9 +196,10 @@ def _remove_scratch(path: Path) -> None:
 
 
 def reopen_broken(path: Path) -> list[str]:
-    """If files of a finished stage are missing or do not match their checksums, take them out and make the stage unfinished again.
+    """Remove the damaged files of a finished stage and make it unfinished again; name those files.
 
-    The next run of the stage then makes only what is missing. A shard's other files, those of the same stem, go with it.
+    The next run of the stage then makes only what is missing. The other files of a damaged part, those of
+    the same stem, go with it.
     """
     manifest = _read_sound_manifest(path)
     broken = [
@@ -181,14 +212,15 @@ def reopen_broken(path: Path) -> list[str]:
             stem = (path / name).name.partition(".")[0]
             for file in (path / name).parent.glob(f"{stem}.*"):
                 file.unlink()
+        # In this order a kill leaves a finished folder to mend again, or an unfinished one to go on in.
         write_json(path / PLAN, {key: manifest[key] for key in ("kind", "fingerprint", "config", "inputs")})
-        (path / MANIFEST).unlink()
-        path.replace(path.with_name(path.name + ".partial"))
+        path.replace(_partial(path))
+        (_partial(path) / MANIFEST).unlink()
     return [str(path / name) for name in broken]
 
 
 def _read_sound_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a finished folder, if no bit of it has changed; without it nothing tells which of the files are whole."""
+    """The manifest of a finished folder, which must match its own checksum: it says which files are whole."""
     try:
         manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
         sound = manifest.pop(CHECKSUM) == make_fingerprint(manifest)
@@ -196,15 +228,17 @@ def _read_sound_manifest(path: Path) -> dict[str, Any]:
         sound = False
     if not sound:
         raise ArtifactError(
-            f"{path / MANIFEST} is missing or does not match its checksum; remove {path} and run the stage again"
+            f"{path / MANIFEST} is missing or does not match its checksum; "
+            f"remove {path} and run the stage again"
         )
     return manifest
 
 
 def _expect_same(path: Path, found: dict[str, Any], expected: dict[str, Any], command: str) -> None:
-    """Refuse a folder, finished or begun, of other settings or inputs: nobody's hours of work are overwritten."""
+    """Refuse a folder, finished or begun, of other settings or inputs: it may hold hours of work."""
     if found["fingerprint"] != expected["fingerprint"]:
-        old, new = (_flatten({**plan["config"], **plan["inputs"]}) for plan in (found, expected))
+        old = _flatten({**found["config"], **found["inputs"]})
+        new = _flatten({**expected["config"], **expected["inputs"]})
         changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
         raise ArtifactError(
             f"{path} was made with other settings or inputs ({', '.join(changed) or 'format'} differ); "
@@ -216,7 +250,10 @@ def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by their dotted names."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
     return flat
 
 
