@@ -93,3 +93,17 @@ def test_what_was_not_fetched_says_so(entry: catalogue.Entry) -> None:
         catalogue.fetched("little")
     with pytest.raises(DataError, match="retro fetch --list"):
         catalogue.fetch("nothing")
+
+
+def test_an_entry_that_is_described_anew_is_still_there(
+    entry: catalogue.Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words about an entry may change with any version of this package; its files do not."""
+    first = catalogue.fetch("little")
+    monkeypatch.setitem(
+        catalogue.ENTRIES, "little", dataclasses.replace(entry, kind="evaluation", description="other words")
+    )
+    assert catalogue.fetch("little").fingerprint == first.fingerprint
+    monkeypatch.setitem(catalogue.ENTRIES, "little", dataclasses.replace(entry, members=("little/b*",)))
+    with pytest.raises(ArtifactError, match=r"members differ.*retro fetch little"):
+        catalogue.fetch("little")

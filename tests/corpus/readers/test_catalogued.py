@@ -10,8 +10,8 @@ import pytest
 from retro import catalogue
 from retro.corpus.readers import READERS
 from retro.corpus.readers.api_prose import documents_of_service, latest_services, to_text
-from retro.corpus.readers.bible import documents_of_bible
 from retro.corpus.readers.catalogued import (
+    documents_of_bible,
     documents_of_lambada,
     documents_of_news,
     documents_of_reviews,
@@ -44,7 +44,7 @@ def test_every_corpus_has_a_reader_and_says_when_it_was_not_fetched(
 ) -> None:
     monkeypatch.setenv("RETRO_CACHE_DIR", str(tmp_path))
     for name, entry in catalogue.ENTRIES.items():
-        if entry.kind != "encoder":
+        if entry.kind != "embedder":
             with pytest.raises(ArtifactError, match=f"run: retro fetch {name}"):
                 list(READERS[name]())
     assert set(catalogue.LOCAL) <= set(READERS)
