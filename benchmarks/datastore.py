@@ -21,7 +21,8 @@ from timing import interleaved_medians
 
 from retro import catalogue
 from retro.config import CorpusConfig, DatastoreConfig
-from retro.corpus.ingest import CorpusWorkspace
+from retro.corpus.folder import CorpusFolder
+from retro.corpus.ingest import ingest
 from retro.retrieval.datastore.build import build_datastore
 from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.datastore.info import describe
@@ -37,8 +38,8 @@ def prepared(work: Path, source: str, encoder: str) -> Datastore:
     for name in (source, encoder):
         if name in catalogue.ENTRIES:
             catalogue.fetch(name)
-    corpus = CorpusWorkspace(work)
-    corpus.ingest([source], CorpusConfig(vocab_size=8192))
+    corpus = CorpusFolder(work)
+    ingest(corpus, [source], CorpusConfig(vocab_size=8192))
     started = time.perf_counter()
     datastore = build_datastore(
         [corpus.store("train")], corpus.tokenizer_path, work / "datastore", DatastoreConfig(encoder=encoder)
@@ -121,7 +122,7 @@ def memory_of_building(work: Path, encoder: str, parts: tuple[float, ...] = (0.5
 
 
 def child(work: str, folder: str, encoder: str, part: str) -> None:
-    store = CorpusWorkspace(Path(work)).store("train")
+    store = CorpusFolder(Path(work)).store("train")
     kept = int(len(store) * float(part))
     store.documents, store.ends, store.starts = store.documents[:kept], store.ends[:kept], store.starts[:kept]
     config = DatastoreConfig(encoder=encoder, segment_chunks=50_000, exact_below=10_000)

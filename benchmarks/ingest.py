@@ -19,7 +19,8 @@ from timing import interleaved_medians
 
 from retro import catalogue
 from retro.config import CorpusConfig
-from retro.corpus.ingest import CorpusWorkspace
+from retro.corpus.folder import CorpusFolder
+from retro.corpus.ingest import ingest
 from retro.corpus.readers import read
 from retro.corpus.tokenizers.sentencepiece import MODEL_FILE
 from retro.stages.executor import LocalExecutor
@@ -37,14 +38,14 @@ def main() -> None:
         source.write_text(
             "".join(json.dumps({"id": str(number), "text": text}) + "\n" for number, text in enumerate(texts))
         )
-        work = CorpusWorkspace(folder / "work", LocalExecutor(THREADS))
-        work.ingest([str(source)], CONFIG)
+        work = CorpusFolder(folder / "work")
+        ingest(work, [str(source)], CONFIG, executor=LocalExecutor(THREADS))
         processor = sentencepiece.SentencePieceProcessor(model_file=str(work.tokenizer_path / MODEL_FILE))
 
         def ours() -> None:
             for path in (work.text_path, work.encoded_path, work.tokens_path):
                 shutil.rmtree(path)
-            work.ingest([str(source)], CONFIG)
+            ingest(work, [str(source)], CONFIG, executor=LocalExecutor(THREADS))
 
         def bare() -> None:
             processor.encode(texts, num_threads=THREADS)

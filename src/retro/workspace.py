@@ -14,6 +14,7 @@ import torch
 
 from retro.comparators.knn_evaluation import KnnEvaluation, evaluate_knn
 from retro.config import (
+    CorpusConfig,
     DatastoreConfig,
     EvaluationConfig,
     KnnConfig,
@@ -22,10 +23,11 @@ from retro.config import (
     TrainingConfig,
 )
 from retro.config_json import from_dict
-from retro.corpus.ingest import CorpusWorkspace
+from retro.corpus.folder import CorpusFolder
+from retro.corpus.ingest import ingest
 from retro.corpus.readers import FieldMap
-from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.corpus.tokens import TokenStore
+from retro.corpus.tokenizers import Tokenizer
+from retro.corpus.tokens import Corpus, TokenStore
 from retro.errors import ArtifactError, ConfigError
 from retro.fitting.baseline import retrofit
 from retro.generation.sampler import Sampler
@@ -42,7 +44,7 @@ from retro.scoring.evaluate import Evaluation, evaluate
 from retro.scoring.inspection import CloseDocument, DocumentGain, document_gains, find_document, look_closely
 from retro.scoring.sets import EvaluationSet, make_set, name_of
 from retro.scoring.tasks import TaskResult, evaluate_task, source_of
-from retro.stages.executor import Executor
+from retro.stages.executor import Executor, LocalExecutor
 from retro.stages.files import file_checksum
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import MANIFEST, Artifact, open_artifact
@@ -50,11 +52,12 @@ from retro.training.batches import PackedBatches
 from retro.training.loop import train
 
 
-class Workspace(CorpusWorkspace):
+class Workspace(CorpusFolder):
     """All stages of one project. Each method finishes one folder, or opens it if it is finished."""
 
     def __init__(self, path: Path, executor: Executor | None = None) -> None:
-        super().__init__(path, executor)
+        super().__init__(path)
+        self.executor = executor or LocalExecutor()
         self.datastore_path = path / "datastore"
         self._datastore: Datastore | None = None
 
@@ -66,6 +69,18 @@ class Workspace(CorpusWorkspace):
 
     def evaluation_path(self, name: str, split: str) -> Path:
         return self.path / "evaluations" / f"{name}-{split}"
+
+    def ingest(
+        self,
+        sources: Sequence[str],
+        config: CorpusConfig,
+        fields: FieldMap | None = None,
+        strict: bool = True,
+        names: frozenset[str] = frozenset(),
+        progress: Progress | None = None,
+    ) -> Corpus:
+        """Read the sources, make a tokenizer, and write the token stores."""
+        return ingest(self, sources, config, fields, strict, names, self.executor, progress or no_progress)
 
     def build(
         self, config: DatastoreConfig, progress: Progress | None = None, also: Sequence[Path] = ()

@@ -1,13 +1,24 @@
 import random
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from retro.corpus.decontamination import BATCH_TOKENS, find_contaminated, find_pairs, ngrams
-from retro.errors import ConfigError
+from retro.corpus.decontamination import (
+    BATCH_TOKENS,
+    find_contaminated,
+    find_pairs,
+    matches_names,
+    names_of,
+    ngrams,
+    read_names,
+    title_key,
+)
+from retro.corpus.documents import Document
+from retro.errors import ConfigError, DataError
 
 
 def test_ngrams_of_a_short_text_are_itself() -> None:
@@ -160,3 +171,58 @@ def test_every_held_out_document_that_one_document_is_close_to_is_found() -> Non
     pairs = list(find_pairs([original, [7] * 50], [original, original[:-10], original[100:]]))
     assert [(pair.document, pair.held_out) for pair in pairs] == [(0, 0), (0, 1)]
     assert pairs[1].similarity == similarity(original, original[:-10], 13)
+
+
+def titled(id: str, title: str = "") -> Document:
+    return Document(id=id, text="text", source="wikipedia", title=title)
+
+
+def test_titles_match_in_any_of_their_forms() -> None:
+    names = names_of(["Lockheed AC @-@ 130", "Iron_Man", "Cafe\u0301", "Ocean 's 11"])
+    for title in (
+        "Lockheed AC-130",
+        "Iron Man",
+        "Iron_Man",
+        "Caf\u00e9",
+        "Ocean's 11",
+        "Lockheed AC @-@ 130",
+    ):
+        assert matches_names(titled("1", title), names), title
+    for title in ("Lockheed AC 130", "Iron man", "Cafe", "Oceans 11", "Iron", ""):
+        assert not matches_names(titled("1", title), names), title
+
+
+def test_ids_match_exactly() -> None:
+    names = names_of(["12", "en_7"])
+    assert matches_names(titled("12"), names)
+    assert matches_names(titled("en_7"), names)
+    assert not matches_names(titled("1 2"), names)
+    assert not matches_names(titled("en 7"), names)
+
+
+def test_a_plain_set_of_titles_will_do() -> None:
+    assert matches_names(titled("1", "Iron Man"), frozenset({"Iron Man"}))
+    assert not matches_names(titled("1"), frozenset())
+    assert not matches_names(titled("1"), frozenset({""}))
+
+
+def test_a_file_has_one_name_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "names.txt"
+    path.write_text("Robert Boulter\n\n  Du Fu \r\n# 1\n", encoding="utf-8")
+    assert read_names(path) == {"Robert Boulter", "RobertBoulter", "Du Fu", "DuFu", "# 1", "#1"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "does not exist"), (b"\n \n", "no names"), (b"a\n\xff\n", "byte 2")]
+)
+def test_unusable_files_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "names.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_names(path)
+
+
+def test_title_key_leaves_other_signs_alone() -> None:
+    assert title_key("C++") != title_key("C#") != title_key("C")
+    assert title_key("me@x@y") == "me@x@y"

@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,11 +13,12 @@ import pytest
 
 from retro.config import CorpusConfig
 from retro.corpus.documents import Document, split_of
-from retro.corpus.pack import Corpus
+from retro.corpus.ingest import check, decontaminate, mend
 from retro.corpus.text import TextStore, read_shard
-from retro.corpus.tokenizers.sample import sample_text
 from retro.corpus.tokenizers.sentencepiece import END_ID
 from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.corpus.tokenizers.training import sample_text
+from retro.corpus.tokens import Corpus
 from retro.errors import ArtifactError, DataError
 from retro.stages.executor import LocalExecutor
 from retro.workspace import Workspace
@@ -95,6 +97,52 @@ def test_ingesting_again_reuses_and_other_text_is_refused(texts: list[str], tmp_
         make(texts[:-1], tmp_path)
 
 
+@pytest.mark.parametrize("names", [frozenset(), frozenset({"T1"})])
+def test_a_finished_corpus_is_only_opened(
+    texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: frozenset[str]
+) -> None:
+    """Looking for duplicates and contamination takes as long as all the rest together."""
+    source = str(write_jsonl(texts, tmp_path / "data.jsonl"))
+    work = Workspace(tmp_path / "work", LocalExecutor(1))
+    first = work.ingest([source], CONFIG, names=names)
+    report = work.tokens_path / "removed.json"
+    times = {path: path.stat().st_mtime_ns for path in (report, *report.parent.rglob("*.*"))}
+
+    def looked(*_: object) -> None:
+        raise AssertionError("the tokens were compared again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("retro.corpus.pack.find_contaminated", looked)
+        patch.setattr("retro.corpus.encode.EncodedStore.documents", looked)
+        again = work.ingest([source], CONFIG, names=names)
+    assert list(again.stores()) == list(first.stores()) == ["train", "valid", "test"]
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    # A kill before the report, or a store that was removed, still leaves something to do.
+    before = report.read_bytes()
+    report.unlink()
+    shutil.rmtree(work.tokens_path / "valid")
+    again = work.ingest([source], CONFIG, names=names)
+    assert again.valid is not None
+    assert report.read_bytes() == before
+
+
+def test_a_held_out_split_that_is_all_duplicates_stays_absent(texts: list[str], tmp_path: Path) -> None:
+    """A document of valid that also stands in test is removed, here the only one."""
+    held_out = {split: next(n for n in range(999) if drawn(n) == split) for split in ("test", "valid")}
+    rows = [
+        {"id": str(number), "text": texts[number], "source": "test"}
+        for number in range(len(texts))
+        if drawn(number) == "train"
+    ]
+    rows += [{"id": str(number), "text": "the same", "source": "test"} for number in held_out.values()]
+    source = tmp_path / "data.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for _ in range(2):
+        corpus = Workspace(tmp_path / "work", LocalExecutor(1)).ingest([str(source)], CONFIG)
+        assert list(corpus.stores()) == ["train", "test"]
+        assert Workspace(tmp_path / "work").removed() == {"duplicate": 1}
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -131,10 +179,10 @@ def test_a_broken_shard_is_made_again_alone(
     data[-1] ^= 1
     broken.write_bytes(data)
     with pytest.raises(ArtifactError, match=f"{broken.name} does not match its checksum"):
-        work.check()
-    assert work.mend() == [str(broken)]
+        check(work)
+    assert mend(work) == [str(broken)]
     work.ingest([str(tmp_path / "data.jsonl")], CONFIG)
-    work.check()
+    check(work)
     assert contents(work.encoded_path) == before
     assert [path for path, when in times.items() if path.stat().st_mtime_ns != when] == [broken]
 
@@ -177,7 +225,7 @@ def test_named_documents_and_those_close_to_a_given_set_are_removed(texts: list[
     assert work.removed() == {"named": 1}
     assert work.by_source()["test"]["documents"] == len(texts) - 1
     (tmp_path / "evaluation.txt").write_text(texts[close] + "a little more")
-    cleaned = work.decontaminate(tmp_path / "clean", [str(tmp_path / "evaluation.txt")])
+    cleaned = decontaminate(work, tmp_path / "clean", [str(tmp_path / "evaluation.txt")])
     gone = {row["document"]: row for row in json.loads((tmp_path / "clean" / "removed.json").read_text())}
     assert set(gone) == {str(close)}
     assert gone[str(close)]["matches"] == "given document 0"

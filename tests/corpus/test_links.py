@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from retro.corpus.links import LinkGraph, normal_title, read_links
-from retro.corpus.wikipedia import DumpCounts
+from retro.corpus.readers.wikipedia import DumpCounts
 from retro.errors import DataError
 
 PAGES = {

@@ -8,7 +8,8 @@ import pytest
 
 from retro.cli.main import main
 from retro.config import CorpusConfig
-from retro.corpus.ingest import CorpusWorkspace
+from retro.corpus.folder import CorpusFolder
+from retro.corpus.ingest import ingest, mend
 from retro.errors import ArtifactError
 from retro.stages.executor import LocalExecutor
 
@@ -108,10 +109,10 @@ def test_a_source_that_changed_meanwhile_is_refused(
     """A shard of other text must not come to stand among the old ones."""
     source = Path(shutil.copytree(text_folder, tmp_path / "texts"))
     shutil.rmtree(work)
-    workspace = CorpusWorkspace(work, LocalExecutor(1))
-    workspace.ingest([str(source)], CONFIG)
+    folder = CorpusFolder(work)
+    ingest(folder, [str(source)], CONFIG, executor=LocalExecutor(1))
     damage(work / "text" / "000001.jsonl.zst", "flip")
-    assert workspace.mend() == [str(work / "text" / "000001.jsonl.zst")]
+    assert mend(folder) == [str(work / "text" / "000001.jsonl.zst")]
     if change == "text":
         (source / "05.txt").write_text("something else")
     elif change == "time":
@@ -122,5 +123,5 @@ def test_a_source_that_changed_meanwhile_is_refused(
     with pytest.raises(
         ArtifactError, match=r"text.partial was made with other settings or inputs \(.*texts differ\)"
     ):
-        workspace.ingest([str(source)], CONFIG)
+        ingest(folder, [str(source)], CONFIG, executor=LocalExecutor(1))
     assert contents(work / "text.partial") == kept

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from retro.corpus.ingest import CorpusWorkspace
+from retro.corpus.folder import CorpusFolder
 from retro.retrieval.datastore import segment_writer
 from retro.retrieval.datastore.datastore import Datastore
 from tests.retrieval.datastores import build, make_documents
@@ -29,7 +29,7 @@ STEPS: list[Callable[[Datastore], object]] = [
 def live(work: Path, path: Path, encoder: str, told: Callable[[str], None] = lambda line: None) -> Datastore:
     """Build the datastore and make the changes that were not made yet."""
     segment_writer.SHARD = 32
-    datastore = build(CorpusWorkspace(work), path, encoder, segment_chunks=200)
+    datastore = build(CorpusFolder(work), path, encoder, segment_chunks=200)
     before = sum(version.action != "build" for version in datastore.ledger.versions())
     told(f"went on after {before} changes")
     for step in STEPS[before:]:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from retro.config import CorpusConfig, DatastoreConfig
 from retro.corpus.documents import Document
-from retro.corpus.ingest import CorpusWorkspace
+from retro.corpus.folder import CorpusFolder
+from retro.corpus.ingest import ingest
 from retro.retrieval.datastore.build import build_datastore
 from retro.retrieval.datastore.datastore import Datastore
 
@@ -17,10 +18,10 @@ def make_documents(texts: Sequence[str], source: str = "more", first: int = 0) -
     ]
 
 
-def corpus_of(folder: Path, source: Path, vocab_size: int = 320) -> CorpusWorkspace:
+def corpus_of(folder: Path, source: Path, vocab_size: int = 320) -> CorpusFolder:
     """All documents of a folder as training tokens."""
-    work = CorpusWorkspace(folder)
-    work.ingest([str(source)], CorpusConfig(vocab_size=vocab_size, valid_fraction=0.0, test_fraction=0.0))
+    work = CorpusFolder(folder)
+    ingest(work, [str(source)], CorpusConfig(vocab_size=vocab_size, valid_fraction=0.0, test_fraction=0.0))
     return work
 
 
@@ -28,7 +29,7 @@ def config_of(encoder: str, **settings: object) -> DatastoreConfig:
     return DatastoreConfig(**{"encoder": encoder, "chunk_len": 8, "num_neighbours": 4, **settings})  # type: ignore[arg-type]
 
 
-def build(work: CorpusWorkspace, path: Path, encoder: str, **settings: object) -> Datastore:
+def build(work: CorpusFolder, path: Path, encoder: str, **settings: object) -> Datastore:
     return build_datastore([work.store("train")], work.tokenizer_path, path, config_of(encoder, **settings))
 
 

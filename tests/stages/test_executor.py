@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from retro.config import CorpusConfig
-from retro.corpus.ingest import CorpusWorkspace
+from retro.corpus.folder import CorpusFolder
+from retro.corpus.ingest import ingest
 from retro.errors import ConfigError, MissingExtraError, RetroError
 from retro.stages.executor import LocalExecutor, RayExecutor
 
@@ -106,7 +107,7 @@ def test_ray_makes_the_same_corpus(
     config = CorpusConfig(vocab_size=320, valid_fraction=0.2, test_fraction=0.2)
     contents = []
     for name, executor in (("local", LocalExecutor(1)), ("ray", ray_executor)):
-        CorpusWorkspace(tmp_path / name, executor).ingest([str(text_folder)], config)
+        ingest(CorpusFolder(tmp_path / name), [str(text_folder)], config, executor=executor)
         files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
         contents.append({path.relative_to(tmp_path / name): path.read_bytes() for path in files})
     assert len(list((tmp_path / "ray" / "text").glob("*.zst"))) > 5

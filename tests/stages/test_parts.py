@@ -93,5 +93,5 @@ def test_an_interrupted_stage_goes_on_and_its_scratch_is_gone_in_the_end(tmp_pat
 def test_a_part_that_something_else_destroyed_is_named(tmp_path: Path, format: Format[Any]) -> None:
     parts: Parts[Any] = Parts(tmp_path, format)
     parts.file("1").write_bytes(b"PK\x03\x04half")
-    with pytest.raises(ArtifactError, match=r"1\.\w+ is not readable .*remove it and run the same command"):
+    with pytest.raises(ArtifactError, match=r"1\.\w+ is damaged .*remove it and run the same command"):
         parts.keep("1", lambda: pytest.fail("made"))

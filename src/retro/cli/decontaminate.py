@@ -26,15 +26,16 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "decontaminate")
-    from retro.corpus.ingest import CorpusWorkspace
-    from retro.corpus.names import read_names
+    from retro.corpus.decontamination import read_names
+    from retro.corpus.folder import CorpusFolder
+    from retro.corpus.ingest import decontaminate
 
     if not options.against and options.remove_names is None:
         raise ConfigError(
             "nothing to decontaminate against was given; expected --against SOURCE or --remove-names FILE"
         )
     names = read_names(options.remove_names) if options.remove_names else frozenset()
-    corpus = CorpusWorkspace(options.work).decontaminate(options.out, options.against, names)
+    corpus = decontaminate(CorpusFolder(options.work), options.out, options.against, names)
     columns = ("documents", "tokens", "bytes")
     rows = [
         [split, *(f"{store.artifact.counts[name]:,}" for name in columns)]

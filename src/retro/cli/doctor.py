@@ -25,14 +25,15 @@ class Options:
 
 
 def check_corpus(path: Path, mend: bool) -> None:
-    from retro.corpus.ingest import CorpusWorkspace
+    from retro.corpus import ingest
+    from retro.corpus.folder import CorpusFolder
 
-    work = CorpusWorkspace(path)
+    work = CorpusFolder(path)
     if not mend:
-        work.check()
+        ingest.check(work)
         CONSOLE.print(f"{path}: every file of the corpus matches its checksum", soft_wrap=True)
         return
-    broken = work.mend()
+    broken = ingest.mend(work)
     for name in broken:
         CONSOLE.print(f"{name} was broken and has been taken out", soft_wrap=True)
     CONSOLE.print(

@@ -16,8 +16,8 @@ FEW = 5
 """Skipped records that are shown; a file lists the others."""
 
 if TYPE_CHECKING:
-    from retro.corpus.ingest import CorpusWorkspace
-    from retro.corpus.pack import Corpus
+    from retro.corpus.folder import CorpusFolder
+    from retro.corpus.tokens import Corpus
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,9 @@ class Options:
 def main(arguments: list[str]) -> None:
     default = Options(sources=(), corpus=recipe_of(arguments).corpus)
     options = parse(Options, arguments, "ingest", default)
-    from retro.corpus.ingest import CorpusWorkspace
-    from retro.corpus.names import read_names
+    from retro.corpus.decontamination import read_names
+    from retro.corpus.folder import CorpusFolder
+    from retro.corpus.ingest import ingest
     from retro.stages.executor import EXECUTORS
 
     sources = options.sources or options.corpus.sources
@@ -61,13 +62,16 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(
             f"no source was named and recipe {options.recipe} has none; expected a file, a folder or a name of: retro fetch --list"
         )
-    work = CorpusWorkspace(options.out, EXECUTORS[options.executor](options.workers))
+    work = CorpusFolder(options.out)
+    executor = EXECUTORS[options.executor](options.workers)
     if options.dry_run:
-        print_look(work, sources, options)
+        print_look(sources, options)
         return
     names = read_names(options.remove_names) if options.remove_names else frozenset()
-    with RichNarrator().progress("Reading") as told:
-        corpus = work.ingest(sources, options.corpus, options.fields, options.strict, names, told)
+    with RichNarrator().progress("Reading") as progress:
+        corpus = ingest(
+            work, sources, options.corpus, options.fields, options.strict, names, executor, progress
+        )
     print_corpus(work, corpus)
     if work.left_out():
         CONSOLE.print(
@@ -78,9 +82,11 @@ def main(arguments: list[str]) -> None:
         print_skipped(work.skipped(), work.first_skipped(), f"; {work.skipped_path} lists them")
 
 
-def print_look(work: "CorpusWorkspace", sources: Sequence[str], options: Options) -> None:
+def print_look(sources: Sequence[str], options: Options) -> None:
     """What is in the sources."""
-    looks = list(work.look(sources, options.fields, options.strict))
+    from retro.corpus.ingest import look
+
+    looks = list(look(sources, options.fields, options.strict))
     rows = [
         [source, f"{count:,}", f"{size / 1e6:,.2f} MB", f"{problems.count:,}"]
         for source, count, size, problems in looks
@@ -98,7 +104,7 @@ def print_skipped(number: int, rows: Sequence[Sequence[str]], where: str = "") -
         CONSOLE.print(f"skipped in all: {number:,}{where}", soft_wrap=True, markup=False)
 
 
-def print_corpus(work: "CorpusWorkspace", corpus: "Corpus") -> None:
+def print_corpus(work: "CorpusFolder", corpus: "Corpus") -> None:
     """What there is, by split and by source."""
     columns = ("documents", "tokens", "bytes")
     rows = [

@@ -24,11 +24,10 @@ def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "tokenizer")
     from rich.text import Text
 
-    from retro.corpus.ingest import CorpusWorkspace
-    from retro.corpus.tokenizers.tokenizer import Tokenizer
+    from retro.corpus.folder import CorpusFolder
 
-    work = CorpusWorkspace(options.work)
-    tokenizer = Tokenizer.open(work.tokenizer_path)
+    work = CorpusFolder(options.work)
+    tokenizer = work.tokenizer()
     CONSOLE.print(
         f"{work.tokenizer_path}: {tokenizer.vocab_size:,} tokens, fingerprint {tokenizer.fingerprint}",
         soft_wrap=True,

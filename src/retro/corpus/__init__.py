@@ -1,1 +1,1 @@
-"""From anybody's text to tokens: readers, catalogue, tokenizer, splits, decontamination, token stores."""
+"""From anybody's text to tokens: readers, text, tokenizers, encoding, decontamination, token stores, mixtures."""

@@ -1,6 +1,5 @@
-"""The encoding stage: shards of text to shards of tokens, one worker a shard."""
+"""The encoding stage: shards of text to shards of tokens, each shard by one worker."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -9,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from retro.corpus.documents import Document
+from retro.corpus.documents import SPLITS, Document
 from retro.corpus.text import TextStore, read_shard
-from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.corpus.tokenizers import Tokenizer
+from retro.stages.arrays import load_array
 from retro.stages.executor import Executor
 from retro.stages.files import atomic_write
-from retro.stages.progress import Progress
+from retro.stages.parts import ROWS, Parts
+from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Artifact, Stage, run_stage
 
 
@@ -28,73 +29,65 @@ class EncodedDocument:
 
 
 class EncodedStore:
-    """Finished shards of tokens. Shard i holds the documents of the text's shard i, all splits together."""
+    """Finished shards of tokens. Shard i holds the documents of the text's shard i, all splits together.
+
+    A shard is a table, `NUMBER.jsonl`, and the tokens of its rows one after the other, `NUMBER.npy`.
+    """
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
         self.fingerprint = artifact.fingerprint
-        self._tables = sorted(artifact.path.glob("*.jsonl"))
+        work = artifact.path.parent
+        self._remedy = f"run: retro doctor --work {work} --mend; then run: retro ingest SOURCE --out {work}"
+        self._tables = Parts(artifact.path, ROWS, self._remedy)
+        self._names = sorted(table.stem for table in artifact.path.glob(f"*{ROWS.suffix}"))
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows of all documents, without their tokens."""
-        for table in self._tables:
-            with table.open() as lines:
-                yield from map(json.loads, lines)
+        for name in self._names:
+            yield from self._tables.read(name)
+
+    def splits(self) -> list[str]:
+        """The splits that have documents, in the order of `SPLITS`."""
+        found: set[str] = set()
+        for row in self.rows():
+            found.add(row["split"])
+            if len(found) == len(SPLITS):
+                break  # usually after a few rows
+        return [split for split in SPLITS if split in found]
 
     def documents(self, split: str) -> Iterator[EncodedDocument]:
         """The documents of a split in the order of the text; one shard is mapped at a time."""
         number = 0
-        for table in self._tables:
-            tokens = np.load(table.with_suffix(".npy"), mmap_mode="r")
+        for name in self._names:
+            tokens = load_array(self.artifact.file(f"{name}.npy"), self._remedy, mapped=True)
             start = 0
-            with table.open() as lines:
-                for row in map(json.loads, lines):
-                    if row["split"] == split:
-                        yield EncodedDocument(number, row, tokens[start : start + row["num_tokens"]])
-                    start, number = start + row["num_tokens"], number + 1
+            for row in self._tables.read(name):
+                end = start + row["num_tokens"]
+                if row["split"] == split:
+                    yield EncodedDocument(number, row, tokens[start:end])
+                start = end
+                number += 1
 
 
 def encode_text(
-    text: TextStore, tokenizer_path: Path, path: Path, executor: Executor, progress: Progress | None = None
+    text: TextStore, tokenizer_path: Path, path: Path, executor: Executor, progress: Progress = no_progress
 ) -> EncodedStore:
     """Encode every shard that is not encoded yet."""
     tokenizer = Tokenizer.open(tokenizer_path)
 
     def work(stage: Stage) -> None:
-        encode = partial(_encode_shard, tokenizer_path=tokenizer_path, folder=stage.path)
-        missing = [shard for shard in text.shards if not _table_of(shard, stage.path).exists()]
-        for done, _ in enumerate(executor.map(encode, missing), start=len(text.shards) - len(missing) + 1):
-            if progress:
-                progress(done, len(text.shards))
+        # The workers write the tables themselves: sent here, they would pass through one process.
+        tables = Parts(stage.path, ROWS)
+        encode = partial(_keep_shard, tables=tables, tokenizer_path=tokenizer_path)
+        missing = [shard for shard in text.shards if not tables.has(_name_of(shard))]
+        num_kept = len(text.shards) - len(missing)
+        for done, _ in enumerate(executor.map(encode, missing), start=num_kept + 1):
+            progress(done, len(text.shards))
 
     inputs = {"text": text.fingerprint, "tokenizer": tokenizer.fingerprint}
-    return EncodedStore(
-        run_stage(path, "encoded", {}, inputs, work, f"retro ingest SOURCE --out {path.parent}")
-    )
-
-
-def _table_of(shard: Path, folder: Path) -> Path:
-    return folder / f"{shard.name.partition('.')[0]}.jsonl"
-
-
-@lru_cache(maxsize=1)
-def _tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of this worker, loaded once."""
-    return Tokenizer.open(path)
-
-
-def _encode_shard(shard: Path, tokenizer_path: Path, folder: Path) -> None:
-    """Write the tokens and then the table of a shard; where the table stands, both are whole."""
-    tokenizer = _tokenizer(tokenizer_path)
-    documents = list(read_shard(shard))
-    encoded = [np.array(tokenizer.encode(document.text), dtype=tokenizer.dtype) for document in documents]
-    table = _table_of(shard, folder)
-    with atomic_write(table.with_suffix(".npy")) as file:
-        np.save(file, np.concatenate(encoded) if encoded else np.zeros(0, dtype=tokenizer.dtype))
-    with atomic_write(table) as file:
-        for document, tokens in zip(documents, encoded, strict=True):
-            row = row_of(document, len(tokens))
-            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+    command = f"retro ingest SOURCE --out {path.parent}"
+    return EncodedStore(run_stage(path, "encoded", {}, inputs, work, command))
 
 
 def row_of(document: Document, num_tokens: int) -> dict[str, Any]:
@@ -109,3 +102,32 @@ def row_of(document: Document, num_tokens: int) -> dict[str, Any]:
         "num_tokens": num_tokens,
         "num_bytes": len(document.text.encode()),
     }
+
+
+def _name_of(shard: Path) -> str:
+    return shard.name.partition(".")[0]
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of this worker, loaded once."""
+    return Tokenizer.open(path)
+
+
+def _keep_shard(shard: Path, tables: Parts[list[dict[str, Any]]], tokenizer_path: Path) -> None:
+    name = _name_of(shard)
+    tokens_path = tables.folder / f"{name}.npy"
+    tables.keep(name, lambda: _encode_shard(shard, tokens_path, _tokenizer(tokenizer_path)))
+
+
+def _encode_shard(shard: Path, tokens_path: Path, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Write the tokens of a shard and return its table, which closes the part."""
+    rows: list[dict[str, Any]] = []
+    encoded = [np.zeros(0, dtype=tokenizer.dtype)]  # a shard may hold no document
+    for document in read_shard(shard):
+        tokens = np.array(tokenizer.encode(document.text), dtype=tokenizer.dtype)
+        encoded.append(tokens)
+        rows.append(row_of(document, len(tokens)))
+    with atomic_write(tokens_path) as file:
+        np.save(file, np.concatenate(encoded))
+    return rows

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retro.corpus.wikipedia import DumpCounts, read_pages_and_redirects
+from retro.corpus.readers.wikipedia import DumpCounts, read_pages_and_redirects
 from retro.errors import DataError
 
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)

@@ -1,7 +1,7 @@
-"""From sources to token stores: text, tokenizer, encoding, and then one store for each split without duplicates and contamination."""
+"""Packing: from encoded shards to one token store for each split, without duplicates and contamination."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,61 +9,16 @@ import numpy as np
 
 from retro.config import CorpusConfig
 from retro.config_json import to_dict
-from retro.corpus.decontamination import find_contaminated
+from retro.corpus.decontamination import find_contaminated, matches_names
 from retro.corpus.documents import Document
 from retro.corpus.encode import EncodedStore
-from retro.corpus.names import matches_names
-from retro.corpus.text import TextStore
-from retro.corpus.tokenizers.huggingface import copy_tokenizer
-from retro.corpus.tokenizers.sample import sample_text
-from retro.corpus.tokenizers.sentencepiece import train_tokenizer
-from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.corpus.tokens import TokenStore, write_tokens
+from retro.corpus.tokenizers import Tokenizer
+from retro.corpus.tokens import Corpus, TokenStore, find_tokens, write_tokens
 from retro.errors import DataError
 from retro.stages.files import make_fingerprint, write_json
 
 HELD_OUT = ("test", "valid")
 REPORT = "removed.json"
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """The token stores of a corpus by split; a split without documents is absent."""
-
-    train: TokenStore
-    valid: TokenStore | None
-    test: TokenStore | None
-
-    def stores(self) -> dict[str, TokenStore]:
-        """The splits that have documents."""
-        stores = {"train": self.train, "valid": self.valid, "test": self.test}
-        return {split: store for split, store in stores.items() if store is not None}
-
-    @staticmethod
-    def open(path: str | Path) -> "Corpus":
-        path = Path(path)
-        optional = {
-            split: TokenStore.open(path / split) if (path / split).exists() else None
-            for split in ("valid", "test")
-        }
-        return Corpus(TokenStore.open(path / "train"), optional["valid"], optional["test"])
-
-
-def train_corpus_tokenizer(text: TextStore, path: Path, config: CorpusConfig) -> Tokenizer:
-    """Take the tokenizer that the config names, or train one on a sample of the training documents alone, by the sources' weights."""
-    if config.tokenizer:
-        copy_tokenizer(config.tokenizer, path)
-        return Tokenizer.open(path)
-    training = (
-        document.text
-        for document in sample_text(text, config.tokenizer_sample_bytes, config.tokenizer_weights)
-    )
-    inputs = {
-        "text": text.fingerprint,
-        "weights": make_fingerprint(config.tokenizer_weights, config.tokenizer_sample_bytes),
-    }
-    train_tokenizer(training, path, config.vocab_size, config.tokenizer_model, inputs)
-    return Tokenizer.open(path)
 
 
 def pack(
@@ -74,30 +29,47 @@ def pack(
     names: frozenset[str] = frozenset(),
     against: Sequence[np.ndarray] = (),
 ) -> Corpus:
-    """Write one token store for each split, without exact duplicates and without training documents too close to held-out ones.
+    """Write a token store for each split, without duplicates or training documents close to held-out ones.
 
-    A held-out copy of a duplicate stays and the others go. Training documents whose title or id is among `names` go too, and those
-    too close to the tokens `against`. `removed.json` lists all that was removed, and with what it matched.
+    Of exact duplicates, a held-out copy stays and the others go. Training documents whose title or id is among
+    `names` go too, and those too close to the tokens `against`. `removed.json` lists all that was removed, and
+    what it matched. It is written last: where it stands beside a store of every split, nothing is left to do.
     """
-    plan = removals(encoded, config, names, against)
     inputs = {"encoded": encoded.fingerprint}
     if names or against:
-        inputs["decontaminated against"] = make_fingerprint(
-            sorted(names), [tokens.tolist() for tokens in against]
-        )
-    stores: dict[str, TokenStore] = {}
-    for split in ("train", *HELD_OUT):
-        kept = [
-            row for number, row in enumerate(encoded.rows()) if row["split"] == split and number not in plan
-        ]
-        if split == "train" and not kept:
-            raise DataError("no training document is left; expected at least one; give more documents")
-        if kept:
-            settings = {**to_dict(config), "split": split}
-            documents = (document for document in encoded.documents(split) if document.number not in plan)
-            stores[split] = write_tokens(documents, kept, path / split, tokenizer, settings, inputs)
-    write_json(path / REPORT, list(plan.values()))
+        given = [tokens.tolist() for tokens in against]
+        inputs["decontaminated against"] = make_fingerprint(sorted(names), given)
+    settings = {split: {**to_dict(config), "split": split} for split in encoded.splits()}
+    found = {split: find_tokens(path / split, tokenizer, settings[split], inputs) for split in settings}
+    stores = {split: store for split, store in found.items() if store is not None}
+    if len(stores) < len(settings) or not (path / REPORT).exists():
+        removed = removals(encoded, config, names, against)
+        write = partial(_write_split, encoded, removed, tokenizer, inputs=inputs)
+        written = {split: write(split, path / split, settings[split]) for split in settings}
+        stores = {split: store for split, store in written.items() if store is not None}
+        write_json(path / REPORT, list(removed.values()))
     return Corpus(stores["train"], stores.get("valid"), stores.get("test"))
+
+
+def _write_split(
+    encoded: EncodedStore,
+    removed: dict[int, dict[str, Any]],
+    tokenizer: Tokenizer,
+    split: str,
+    path: Path,
+    settings: dict[str, Any],
+    inputs: dict[str, str],
+) -> TokenStore | None:
+    """The documents of a split that were not removed; nothing if none is left of a held-out split."""
+    rows = [
+        row for number, row in enumerate(encoded.rows()) if row["split"] == split and number not in removed
+    ]
+    if not rows and split == "train":
+        raise DataError("no training document is left; expected at least one; give more documents")
+    if not rows:
+        return None
+    documents = (document for document in encoded.documents(split) if document.number not in removed)
+    return write_tokens(documents, rows, path, tokenizer, settings, inputs)
 
 
 def removals(
@@ -107,20 +79,21 @@ def removals(
     against: Sequence[np.ndarray] = (),
 ) -> dict[int, dict[str, Any]]:
     """The documents that are left out, by number, each with the reason."""
-    plan = dict(_duplicates(encoded))
-    plan |= {number: removal for number, removal in _named(encoded, names) if number not in plan}
+    removed = dict(_duplicates(encoded))
+    removed |= {number: removal for number, removal in _named(encoded, names) if number not in removed}
     held_out = [
         (document.row["id"], np.array(document.tokens))
         for split in HELD_OUT
         for document in encoded.documents(split)
-        if document.number not in plan
+        if document.number not in removed
     ]
     held_out += [(f"given document {number}", tokens) for number, tokens in enumerate(against)]
+    # The search counts the documents it is given; this list leads back to their numbers in the encoded store.
     compared: list[int] = []
 
     def training() -> Iterator[np.ndarray]:
         for document in encoded.documents("train"):
-            if document.number not in plan:
+            if document.number not in removed:
                 compared.append(document.number)
                 yield document.tokens
 
@@ -133,25 +106,25 @@ def removals(
     contaminated = {compared[entry.document]: entry for entry in found}
     for number, row in enumerate(encoded.rows() if found else ()):
         if entry := contaminated.get(number):
-            plan[number] = _removal(
-                "contaminated", row, held_out[entry.held_out][0], round(entry.similarity, 4)
-            )
-    return plan
+            match, _ = held_out[entry.held_out]
+            removed[number] = _removal("contaminated", row, match, round(entry.similarity, 4))
+    return removed
 
 
 def _named(encoded: EncodedStore, names: frozenset[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, row in enumerate(encoded.rows() if names else ()):
-        if row["split"] == "train" and matches_names(
-            Document(row["id"], "", row["source"], row["title"]), names
-        ):
+        document = Document(row["id"], "", row["source"], row["title"])
+        if row["split"] == "train" and matches_names(document, names):
             yield number, _removal("named", row, row["title"] or row["id"], 1.0)
 
 
 def _duplicates(encoded: EncodedStore) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Every document whose text was met before. Held-out documents come first, so their copies stay."""
     first: dict[bytes, str] = {}
     for split in (*HELD_OUT, "train"):
         for number, row in enumerate(encoded.rows()):
             if row["split"] == split:
+                # As bytes, since there is one a document and hexadecimal text takes twice the memory.
                 digest = bytes.fromhex(row["content_hash"])
                 if digest in first:
                     yield number, _removal("duplicate", row, first[digest], 1.0)

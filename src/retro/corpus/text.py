@@ -1,14 +1,17 @@
 """The text stage: documents from any source, cleaned, split and packed into compressed shards.
 
-The input is cut into batches of a fixed size in the order it is read, and a batch becomes a shard. A run that was killed reads its
-input again, which is quick, and makes only the shards that are missing: the result does not depend on interruptions or workers.
+The input is cut into batches of a fixed size in the order it is read, and each batch becomes a shard. A run
+that was killed reads its input again, which is quick, and makes only the shards that are missing: the result
+depends neither on interruptions nor on the number of workers.
 """
 
+import dataclasses
 import io
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +22,31 @@ from retro.config_json import to_dict
 from retro.corpus.documents import SPLITS, Document, split_of
 from retro.corpus.readers import Problems
 from retro.corpus.readers.streams import metered
-from retro.corpus.wikipedia import RawPage, clean_page
+from retro.corpus.readers.wikipedia import RawPage, clean_page
 from retro.errors import DataError
 from retro.stages.executor import Executor
-from retro.stages.files import atomic_write, write_json
+from retro.stages.files import atomic_write
+from retro.stages.parts import JSON, Parts
 from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
 
 SETTINGS = ("split_seed", "valid_fraction", "test_fraction", "max_document_bytes", "sample_fraction")
-"""What of the corpus config decides about the text."""
+"""The fields of the corpus config that decide about the text."""
 TRAIN_BYTES = "bytes of train: "
 SHARD_BYTES = 4 << 20
-"""Text of a batch as it is read; what a worker holds at once."""
+"""Text of a batch as it is read, which is what a worker holds at once."""
+SHARD = ".jsonl.zst"
+SUMMARIES = dataclasses.replace(JSON, suffix=".jsonl.summary")
+"""A shard's counts and problems, written after the shard itself: where a summary stands, the shard is whole."""
+
+ReadingProgress = Callable[[int, int, int], None]
+"""Called with the documents so far, the bytes of their text, and the bytes read of the sources' files."""
 
 
 @dataclass(frozen=True)
 class Batch:
     """Documents as they were read, or raw pages, on their way to a shard."""
 
-    target: Path
+    shard: Path
     items: list[Document | RawPage]
     config: CorpusConfig
 
@@ -47,7 +57,7 @@ class TextStore:
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
         self.fingerprint = artifact.fingerprint
-        self.shards = sorted(artifact.path.glob("*.jsonl.zst"))
+        self.shards = sorted(artifact.path.glob(f"*{SHARD}"))
 
     @staticmethod
     def open(path: str | Path) -> "TextStore":
@@ -56,11 +66,8 @@ class TextStore:
     def train_bytes(self) -> dict[str, int]:
         """Bytes of training text by source."""
         counts = self.artifact.counts
-        return {
-            name.removeprefix(TRAIN_BYTES): size
-            for name, size in counts.items()
-            if name.startswith(TRAIN_BYTES)
-        }
+        names = [name for name in counts if name.startswith(TRAIN_BYTES)]
+        return {name.removeprefix(TRAIN_BYTES): counts[name] for name in names}
 
     def documents(self) -> Iterator[Document]:
         for shard in self.shards:
@@ -81,38 +88,36 @@ def write_text(
     inputs: dict[str, str],
     executor: Executor,
     problems: Problems,
-    progress: Callable[[int, int, int], None] | None = None,
+    progress: ReadingProgress | None = None,
 ) -> TextStore:
-    """Clean, split and write what the readers yield. Pages that cannot be cleaned go to `problems`.
-
-    `progress` is told the documents, the bytes of their text, and the bytes of the sources' files that were read for them.
-    """
+    """Clean, split and write what the readers yield. Pages that cannot be cleaned go to `problems`."""
 
     def work(stage: Stage) -> None:
         counts: Counter[str] = Counter()
-        positions: deque[int] = deque()  # where in the files the batches end that are on their way
+        # Where in the sources' files each batch ends that was cut and whose shard is still to come.
+        positions: deque[int] = deque()
         with metered() as meter:
             batches = _batches(items, stage.path, config, lambda: positions.append(meter.num_bytes))
-            for shard in executor.map(_write_shard, batches):
-                counts.update(shard["counts"])
-                for where, reason in shard["problems"]:
+            summaries = Parts(stage.path, SUMMARIES).map(partial(executor.map, _write_shard), batches)
+            for summary in summaries:
+                counts.update(summary["counts"])
+                for where, reason in summary["problems"]:
                     problems.add(where, reason)
                 position = positions.popleft()
                 if progress:
-                    progress(
-                        counts["documents"], sum(counts[f"bytes of {split}"] for split in SPLITS), position
-                    )
+                    text_bytes = sum(counts[f"bytes of {split}"] for split in SPLITS)
+                    progress(counts["documents"], text_bytes, position)
         if not counts["train"]:
             skipped = "".join(f"; skipped: {where} {reason}" for where, reason in problems.rows[:1])
             raise DataError(
-                f"the corpus holds no training document with text{skipped}; expected at least one; give more documents"
+                f"the corpus holds no training document with text{skipped}; expected at least one; "
+                "give more documents"
             )
         stage.counts.update(counts, skipped=problems.count)
 
     settings = {name: value for name, value in to_dict(config).items() if name in SETTINGS}
-    return TextStore(
-        run_stage(path, "text", settings, inputs, work, f"retro ingest SOURCE --out {path.parent}")
-    )
+    command = f"retro ingest SOURCE --out {path.parent}"
+    return TextStore(run_stage(path, "text", settings, inputs, work, command))
 
 
 def raw_text(item: Document | RawPage) -> str:
@@ -122,31 +127,41 @@ def raw_text(item: Document | RawPage) -> str:
 
 def _batches(
     items: Iterable[Document | RawPage], folder: Path, config: CorpusConfig, cut: Callable[[], None]
-) -> Iterator[Batch]:
-    """Items in runs of about `SHARD_BYTES`, cut by what was read alone; `cut` is called before each run."""
+) -> Iterator[tuple[str, Batch]]:
+    """Named batches of about `SHARD_BYTES`; `cut` is called before each of them.
+
+    Where a batch ends depends on what was read alone, so that shard i is the same in every run.
+    """
     pending: list[Document | RawPage] = []
-    size = number = 0
+    size = 0
+    number = 0
     for item in items:
         pending.append(item)
         size += len(raw_text(item))
         if size >= SHARD_BYTES:
             cut()
-            yield Batch(folder / f"{number:06d}.jsonl.zst", pending, config)
-            pending, size, number = [], 0, number + 1
+            yield _named_batch(number, pending, folder, config)
+            pending = []
+            size = 0
+            number += 1
     if pending:
         cut()
-        yield Batch(folder / f"{number:06d}.jsonl.zst", pending, config)
+        yield _named_batch(number, pending, folder, config)
+
+
+def _named_batch(
+    number: int, items: list[Document | RawPage], folder: Path, config: CorpusConfig
+) -> tuple[str, Batch]:
+    name = f"{number:06d}"
+    return name, Batch(folder / f"{name}{SHARD}", items, config)
 
 
 def _write_shard(batch: Batch) -> dict[str, Any]:
-    """Write a batch's documents, unless that was done before; say how many there are by split, and what could not be cleaned."""
-    summary = batch.target.with_suffix(".summary")  # written last: where it stands, the shard is whole
-    if summary.exists():
-        return json.loads(summary.read_text())
+    """Write a batch's documents; say how many there are by split, and which could not be cleaned."""
     counts: Counter[str] = Counter()
     problems: list[tuple[str, str]] = []
     with (
-        atomic_write(batch.target) as file,
+        atomic_write(batch.shard) as file,
         zstandard.ZstdCompressor(level=1).stream_writer(file, closefd=False) as stream,
     ):
         for item in batch.items:
@@ -159,12 +174,10 @@ def _write_shard(batch: Batch) -> dict[str, Any]:
             if document is None or split is None or not document.text.strip():
                 counts["left out"] += 1
                 continue
-            stream.write(
-                json.dumps(asdict(replace(document, split=split)), ensure_ascii=False).encode() + b"\n"
-            )
+            row = dataclasses.asdict(dataclasses.replace(document, split=split))
+            stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
             size = len(document.text.encode())
             counts.update({"documents": 1, split: 1, f"bytes of {split}": size})
             if split == "train":
                 counts[TRAIN_BYTES + document.source] += size
-    write_json(summary, {"counts": counts, "problems": problems})
     return {"counts": counts, "problems": problems}

@@ -3,18 +3,26 @@
 import copy
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from retro.corpus.encode import EncodedDocument
-from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.corpus.tokenizers import Tokenizer
 from retro.errors import ArtifactError
+from retro.stages.arrays import load_array
 from retro.stages.files import make_fingerprint
-from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
+from retro.stages.stage import Artifact, Stage, find_finished, open_artifact, run_stage
 
 COLUMNS = ("id", "source", "title", "language", "content_hash")
+FOLDER = "tokens"
+"""A workspace's folder of token stores, one for each split."""
+TOKENS = "tokens.npy"
+ENDS = "ends.npy"
+NUM_BYTES = "num_bytes.npy"
+DOCUMENTS = "documents.jsonl"
 
 
 class TokenStore:
@@ -23,27 +31,27 @@ class TokenStore:
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
         self.fingerprint = artifact.fingerprint
-        self.tokens: np.ndarray = np.load(artifact.file("tokens.npy"), mmap_mode="r")
-        self.ends: np.ndarray = np.load(artifact.file("ends.npy"))
-        self.starts: np.ndarray = np.concatenate([[0], self.ends[:-1]])
-        self.num_bytes: np.ndarray = np.load(artifact.file("num_bytes.npy"))
+        remedy = _remedy(artifact.path)
+        self.tokens = load_array(artifact.file(TOKENS), remedy, mapped=True)
+        self.ends = load_array(artifact.file(ENDS), remedy)
+        self.num_bytes = load_array(artifact.file(NUM_BYTES), remedy)
         """UTF-8 bytes of every document's text."""
-        self.documents: list[dict[str, Any]] = [
-            json.loads(line) for line in artifact.file("documents.jsonl").read_text().splitlines()
-        ]
+        self.documents = _read_documents(artifact.file(DOCUMENTS), remedy)
+        """Id, source, title, language and content hash of every document."""
+        self._expect_fitting(remedy)
+        self.starts: np.ndarray = np.concatenate([[0], self.ends[:-1]])
         self.tokenizer_fingerprint: str = artifact.inputs["tokenizer"]
         if "pad_id" not in artifact.counts:
             raise ArtifactError(
-                f"{artifact.path} was written before padding was recorded; remove {artifact.path.parent} and run: retro ingest"
+                f"{artifact.path} was written before padding was recorded; expected a newer store; "
+                f"remove {artifact.path.parent} and run: retro ingest"
             )
         self.pad_id: int = artifact.counts["pad_id"]
         self.end_id: int = artifact.counts["end_id"]
 
     @staticmethod
     def open(path: str | Path) -> "TokenStore":
-        return TokenStore(
-            open_artifact(Path(path), "tokens", f"retro ingest SOURCE --out {Path(path).parent}")
-        )
+        return TokenStore(open_artifact(Path(path), "tokens", _command(Path(path))))
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -63,6 +71,53 @@ class TokenStore:
         chosen.fingerprint = make_fingerprint(self.fingerprint, [int(index) for index in documents])
         return chosen
 
+    def _expect_fitting(self, remedy: str) -> None:
+        """Refuse files that are readable but do not belong together; no token is looked at."""
+        path = self.artifact.path
+        for name, array in ((TOKENS, self.tokens), (ENDS, self.ends), (NUM_BYTES, self.num_bytes)):
+            if array.ndim != 1 or array.dtype.kind not in "iu":
+                raise ArtifactError(
+                    f"{path / name} holds {array.dtype} of shape {array.shape}; "
+                    f"expected whole numbers in one row; {remedy}"
+                )
+        # Every document has at least its end token, so ends grow strictly from 1 to the number of tokens.
+        grows = bool((np.diff(self.ends, prepend=0) > 0).all())
+        last = int(self.ends[-1]) if len(self.ends) else 0
+        if not grows or last != len(self.tokens):
+            raise ArtifactError(
+                f"{path / ENDS} does not fit {TOKENS}: the last document ends at {last:,}; "
+                f"expected ends that grow to {len(self.tokens):,}; {remedy}"
+            )
+        for name, number in ((NUM_BYTES, len(self.num_bytes)), (DOCUMENTS, len(self.documents))):
+            if number != len(self.ends):
+                raise ArtifactError(
+                    f"{path / name} describes {number:,} documents; expected {len(self.ends):,} as in {ENDS}; "
+                    f"{remedy}"
+                )
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The token stores of a corpus by split; a split without documents is absent."""
+
+    train: TokenStore
+    valid: TokenStore | None
+    test: TokenStore | None
+
+    def stores(self) -> dict[str, TokenStore]:
+        """The splits that have documents."""
+        stores = {"train": self.train, "valid": self.valid, "test": self.test}
+        return {split: store for split, store in stores.items() if store is not None}
+
+    @staticmethod
+    def open(path: str | Path) -> "Corpus":
+        path = Path(path)
+        held_out = {
+            split: TokenStore.open(path / split) if (path / split).exists() else None
+            for split in ("valid", "test")
+        }
+        return Corpus(TokenStore.open(path / "train"), held_out["valid"], held_out["test"])
+
 
 def write_tokens(
     documents: Iterable[EncodedDocument],
@@ -76,7 +131,10 @@ def write_tokens(
 
     def work(stage: Stage) -> None:
         ends = np.cumsum([row["num_tokens"] + 1 for row in rows], dtype=np.int64)
-        with stage.write("tokens.npy") as file:
+        num_bytes = np.array([row["num_bytes"] for row in rows], dtype=np.int64)
+        end_token = np.array([tokenizer.end_id], dtype=tokenizer.dtype).tobytes()
+        with stage.write(TOKENS) as file:
+            # The header needs the number of tokens, which the rows tell; so the tokens are streamed after it.
             header = {
                 "descr": np.lib.format.dtype_to_descr(tokenizer.dtype),
                 "fortran_order": False,
@@ -85,21 +143,49 @@ def write_tokens(
             np.lib.format.write_array_header_2_0(file, header)
             for document in documents:
                 file.write(document.tokens.tobytes())
-                file.write(np.array([tokenizer.end_id], dtype=tokenizer.dtype).tobytes())
-        num_bytes = np.array([row["num_bytes"] for row in rows], dtype=np.int64)
-        for name, array in (("ends.npy", ends), ("num_bytes.npy", num_bytes)):
+                file.write(end_token)
+        for name, array in ((ENDS, ends), (NUM_BYTES, num_bytes)):
             with stage.write(name) as file:
                 np.save(file, array)
-        with stage.write("documents.jsonl") as file:
-            file.write(
-                "".join(
-                    json.dumps({key: row[key] for key in COLUMNS}, ensure_ascii=False) + "\n" for row in rows
-                ).encode()
-            )
+        with stage.write(DOCUMENTS) as file:
+            for row in rows:
+                columns = {key: row[key] for key in COLUMNS}
+                file.write(json.dumps(columns, ensure_ascii=False).encode() + b"\n")
         stage.counts.update(documents=len(rows), tokens=int(ends[-1]), bytes=int(num_bytes.sum()))
         stage.counts.update(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id)
 
     inputs = {**inputs, "tokenizer": tokenizer.fingerprint}
-    return TokenStore(
-        run_stage(path, "tokens", config, inputs, work, f"retro ingest SOURCE --out {path.parent}")
-    )
+    return TokenStore(run_stage(path, "tokens", config, inputs, work, _command(path)))
+
+
+def find_tokens(
+    path: Path, tokenizer: Tokenizer, config: dict[str, Any], inputs: dict[str, str]
+) -> TokenStore | None:
+    """The store that `write_tokens` would reuse, if it is finished; one of other settings is refused."""
+    inputs = {**inputs, "tokenizer": tokenizer.fingerprint}
+    artifact = find_finished(path, "tokens", config, inputs, _command(path))
+    return TokenStore(artifact) if artifact else None
+
+
+def _command(path: Path) -> str:
+    """What makes a store: those of a workspace lie in WORK/tokens/SPLIT."""
+    is_in_workspace = path.parent.name == FOLDER
+    return f"retro ingest SOURCE --out {path.parent.parent if is_in_workspace else path.parent}"
+
+
+def _remedy(path: Path) -> str:
+    """What mends a damaged store; those of evaluation sets stand alone and are made by other commands."""
+    if path.parent.name != FOLDER:
+        return f"remove {path} and run the same command again"
+    work = path.parent.parent
+    return f"run: retro doctor --work {work} --mend; then run: {_command(path)}"
+
+
+def _read_documents(path: Path, remedy: str) -> list[dict[str, Any]]:
+    try:
+        with path.open(encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{path} is damaged ({error}); expected one JSON object a line; {remedy}"
+        ) from None

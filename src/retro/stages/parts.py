@@ -40,9 +40,16 @@ class Format(Generic[Value]):
 class Parts(Generic[Value]):
     """The parts of one kind in one folder. Its only state is on disk, so any process may hold one."""
 
-    def __init__(self, folder: Path, format: Format[Value]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        format: Format[Value],
+        remedy: str = "remove it and run the same command again",
+    ) -> None:
+        """`remedy` tells a user what to do about a damaged part; the default fits an unfinished stage."""
         self.folder = folder
         self.format = format
+        self.remedy = remedy
 
     def file(self, name: str) -> Path:
         return self.folder / f"{name}{self.format.suffix}"
@@ -95,8 +102,7 @@ class Parts(Generic[Value]):
             return self.format.read(self.file(name))
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ArtifactError(
-                f"{self.file(name)} is not readable ({error}); expected a whole part of an unfinished stage; "
-                "remove it and run the same command again"
+                f"{self.file(name)} is damaged ({error}); expected a whole file; {self.remedy}"
             ) from None
 
     def write(self, name: str, value: Value) -> None:

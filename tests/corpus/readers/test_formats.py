@@ -165,13 +165,13 @@ def test_a_file_of_no_known_format_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["wiki.xml", "wiki.xml.gz", "wiki.xml.bz2", "enwik8"])
 def test_a_dump_goes_to_its_own_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    from retro.corpus import wikipedia
+    from retro.corpus.readers import paths
 
     pack = {".gz": gzip.compress, ".bz2": bz2.compress}.get(Path(name).suffix, bytes)
     (tmp_path / name).write_bytes(pack(b"<mediawiki></mediawiki>"))
     seen: list[object] = []
     monkeypatch.setattr(
-        wikipedia, "read_dump", lambda path, problems: seen.append((path, problems)) or iter(DOCUMENTS)
+        paths, "read_dump", lambda path, problems: seen.append((path, problems)) or iter(DOCUMENTS)
     )
     problems = Problems()
     assert list(read(str(tmp_path / name), problems=problems)) == DOCUMENTS

@@ -3,16 +3,19 @@
 import bz2
 import gzip
 import json
+import platform
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import zstandard
 
 from retro.config import CorpusConfig
-from retro.corpus.ingest import CorpusWorkspace
+from retro.corpus.folder import CorpusFolder
+from retro.corpus.ingest import ingest
 from retro.corpus.readers import Problems
-from retro.corpus.readers.sources import read_raw, size_of
+from retro.corpus.readers.sources import fingerprint_of, read_raw, size_of
 from retro.corpus.readers.streams import metered
 from retro.stages.executor import LocalExecutor
 
@@ -78,10 +81,11 @@ def test_ingesting_tells_its_steps(
     if not known:
         monkeypatch.setattr("retro.corpus.ingest.size_of", lambda _: 0)
     told: list[tuple[int, int, str, str]] = []
-    work = CorpusWorkspace(tmp_path / "w", LocalExecutor(2))
-    work.ingest(
+    ingest(
+        CorpusFolder(tmp_path / "w"),
         [str(text_folder)],
         CorpusConfig(vocab_size=320),
+        executor=LocalExecutor(2),
         progress=lambda done, total, step="", note="": told.append((done, total, step, note)),
     )
     size = sum(file.stat().st_size for file in text_folder.iterdir())
@@ -97,3 +101,19 @@ def test_ingesting_tells_its_steps(
         "Cutting text into tokens",
         "Removing duplicates and contamination",
     ]
+
+
+def test_another_python_changes_the_standard_library_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new build of the same version has the same files, and no other source has to do with Python at all."""
+    file = tmp_path / "a.txt"
+    file.write_text("words")
+    sources = ("stdlib", "hf:owner/name", "nowhere", str(file))
+    before = [fingerprint_of(source) for source in sources]
+    monkeypatch.setattr(sys, "version", f"{platform.python_version()} (main, another day) [another compiler]")
+    assert [fingerprint_of(source) for source in sources] == before
+    monkeypatch.setattr(platform, "python_version", lambda: "3.99.1")
+    after = [fingerprint_of(source) for source in sources]
+    assert after[0] != before[0]
+    assert after[1:] == before[1:]

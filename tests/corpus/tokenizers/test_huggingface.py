@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from retro.config import CorpusConfig
-from retro.corpus.ingest import CorpusWorkspace
+from retro.corpus.folder import CorpusFolder
+from retro.corpus.ingest import ingest
 from retro.corpus.tokenizers.huggingface import HuggingFaceTokenizer, copy_tokenizer
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import DataError
@@ -123,9 +124,9 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_a_corpus_is_cut_by_it(tmp_path: Path, text_folder: Path, texts: list[str]) -> None:
     """The ids of padding and document ends are the tokenizer's own, and reach the stores."""
-    work = CorpusWorkspace(tmp_path / "work")
-    corpus = work.ingest(
-        [str(text_folder)], CorpusConfig(tokenizer=str(byte_level(tmp_path / "hf")), test_fraction=0.1)
+    work = CorpusFolder(tmp_path / "work")
+    corpus = ingest(
+        work, [str(text_folder)], CorpusConfig(tokenizer=str(byte_level(tmp_path / "hf")), test_fraction=0.1)
     )
     opened = Tokenizer.open(work.tokenizer_path)
     store = corpus.train

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from retro.config import CorpusConfig, DatastoreConfig
-from retro.corpus.ingest import CorpusWorkspace
+from retro.corpus.folder import CorpusFolder
+from retro.corpus.ingest import ingest
 from retro.errors import ArtifactError, ConfigError, DataError
 from retro.retrieval.datastore import segment_writer
 from retro.retrieval.datastore.build import build_datastore
@@ -119,8 +120,8 @@ def test_segments_of_bounded_size_hold_the_same(text_folder: Path, bert: str, tm
 
 
 def test_several_token_stores_make_one_datastore(text_folder: Path, bert: str, tmp_path: Path) -> None:
-    work = CorpusWorkspace(tmp_path / "work")
-    work.ingest([str(text_folder)], CorpusConfig(vocab_size=320, valid_fraction=0.0, test_fraction=0.3))
+    work = CorpusFolder(tmp_path / "work")
+    ingest(work, [str(text_folder)], CorpusConfig(vocab_size=320, valid_fraction=0.0, test_fraction=0.3))
     stores = [work.store("train"), work.store("test")]
     datastore = build_datastore(stores, work.tokenizer_path, tmp_path / "both", config_of(bert))
     assert datastore.snapshot().num_documents == len(stores[0]) + len(stores[1])
@@ -171,9 +172,9 @@ def test_token_ids_beyond_16_bits_come_back(tmp_path: Path, bert: str, text_fold
     for token in model["added_tokens"]:
         token["id"] = model["model"]["vocab"].get(token["content"], 170_000)
     (folder / "tokenizer.json").write_text(json.dumps(model))
-    work = CorpusWorkspace(tmp_path / "work")
-    corpus = work.ingest(
-        [str(text_folder)], CorpusConfig(tokenizer=str(folder), valid_fraction=0.0, test_fraction=0.0)
+    work = CorpusFolder(tmp_path / "work")
+    corpus = ingest(
+        work, [str(text_folder)], CorpusConfig(tokenizer=str(folder), valid_fraction=0.0, test_fraction=0.0)
     )
     assert corpus.train.tokens.dtype == np.uint32
     assert corpus.train.tokens.max() > 65_535
@@ -184,8 +185,8 @@ def test_token_ids_beyond_16_bits_come_back(tmp_path: Path, bert: str, text_fold
 def test_another_tokenizer_or_encoder_is_refused(
     workspace: Workspace, text_folder: Path, bert: str, tmp_path: Path
 ) -> None:
-    other = CorpusWorkspace(tmp_path)
-    other.ingest([str(text_folder)], CorpusConfig(vocab_size=300, valid_fraction=0.15, test_fraction=0.15))
+    other = CorpusFolder(tmp_path)
+    ingest(other, [str(text_folder)], CorpusConfig(vocab_size=300, valid_fraction=0.15, test_fraction=0.15))
     with pytest.raises(ArtifactError, match=r"was made with tokenizer .*; expected .*; run: retro ingest"):
         find_neighbours(other.store("train"), workspace.datastore(), tmp_path / "neighbours")
     datastore = build(other, tmp_path / "datastore", bert)

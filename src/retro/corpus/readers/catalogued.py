@@ -1,5 +1,9 @@
-"""Readers of the catalogue's corpora: data files of packages, read as text; no package is ever imported."""
+"""Readers of the catalogue's corpora: data files of packages, read as text; no package is ever imported.
 
+Each `read_NAME` opens what was fetched, and its `documents_of_NAME` can read such files from anywhere.
+"""
+
+import ast
 import csv
 import gzip
 import json
@@ -11,45 +15,50 @@ from functools import partial
 from pathlib import Path
 
 from retro import catalogue
-from retro.corpus.documents import Document
+from retro.corpus.documents import SPLITS, Document
 from retro.corpus.readers.api_prose import documents_of_service, latest_services
-from retro.corpus.readers.bible import documents_of_bible
 from retro.corpus.readers.records import Problems
 from retro.corpus.readers.tables import csv_records
+from retro.corpus.readers.wikipedia import read_dump
+from retro.errors import DataError
+
+CHAPTER = 1_000
+BOOK = 1_000 * CHAPTER
+"""A verse's number in the Bibles' packages is book · 1,000,000 + chapter · 1,000 + verse."""
+DUMPS = {
+    "enwik8": "enwik8.gz",
+    "wikipedia-2016": "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2",
+}
+"""The Wikipedia dumps of the catalogue and their files."""
 
 
 def read_licences() -> Iterator[Document]:
-    """The texts without their front matter; those that are only a stub of one are left out."""
+    """The texts without their front matter; files that hold nothing else are left out."""
     for file in sorted(catalogue.fetched("licences").path.glob("*.LICENSE")):
-        front_matter = re.match(
-            r"---\n(.*?)^---[ \t]*$", text := _read_utf8(file), flags=re.DOTALL | re.MULTILINE
-        )
+        text = _read_utf8(file)
+        front_matter = re.match(r"---\n(.*?)^---[ \t]*$", text, flags=re.DOTALL | re.MULTILINE)
         header = front_matter[1] if front_matter else ""
         body = text[front_matter.end() :] if front_matter else text
         if body.strip():
             name = re.search(r"^name: (.+)$", header, flags=re.MULTILINE)
-            yield Document(
-                id=file.stem,
-                text=body.strip() + "\n",
-                source="licences",
-                title=name[1] if name else file.stem,
-            )
+            title = name[1] if name else file.stem
+            yield Document(id=file.stem, text=body.strip() + "\n", source="licences", title=title)
 
 
 def read_wikitext() -> Iterator[Document]:
     """The articles of WikiText-2, with the splits that it comes with."""
-    for split in ("train", "valid", "test"):
-        with gzip.open(
-            catalogue.fetched("wikitext-2").file(f"{split}.raw.gz"), "rt", encoding="utf-8", newline=""
-        ) as file:
+    for split in SPLITS:
+        packed = catalogue.fetched("wikitext-2").file(f"{split}.raw.gz")
+        with gzip.open(packed, "rt", encoding="utf-8", newline="") as file:
             yield from documents_of_wikitext(file.read(), split)
 
 
 def documents_of_wikitext(text: str, split: str) -> Iterator[Document]:
-    """Articles as they stand in the file, none of its characters changed; one begins at a title between two blank lines.
+    """The articles, none of their characters changed. One begins at a title between two blank lines.
 
     Without the blank lines the keys of tables ("= Wins =") and pieces of formulas would begin articles too.
     """
+    # Titles of sections have more than one equals sign, which the second parenthesis rules out.
     titles = list(re.finditer(r"(?<=^ \n) = ((?!= ).+) = \n(?= \n)", text, flags=re.MULTILINE))
     ends = [title.start() for title in titles[1:]] + [len(text)]
     for number, (title, end) in enumerate(zip(titles, ends, strict=True)):
@@ -80,15 +89,10 @@ def read_stdlib() -> Iterator[Document]:
     skipped = {"test", "tests", "site-packages", "__pycache__", "idle_test"}
     for file in sorted(root.rglob("*.py")):
         relative = file.relative_to(root)
-        if skipped.isdisjoint(relative.parts):
-            content = file.read_bytes()
-            if content.strip():
-                yield Document(
-                    id=str(relative),
-                    text=content.decode("utf-8", errors="replace"),
-                    source="stdlib",
-                    title=str(relative),
-                )
+        content = file.read_bytes() if skipped.isdisjoint(relative.parts) else b""
+        if content.strip():
+            text = content.decode("utf-8", errors="replace")
+            yield Document(id=str(relative), text=text, source="stdlib", title=str(relative))
 
 
 def read_news() -> Iterator[Document]:
@@ -147,6 +151,46 @@ def read_asv() -> Iterator[Document]:
     return documents_of_bible(catalogue.fetched("asv").path / "plain_text_readers_bible.py", "asv")
 
 
+def documents_of_bible(file: Path, source: str) -> Iterator[Document]:
+    """One document a chapter, without the numbers of its verses.
+
+    The packages keep a Bible as one long string in a Python file, with where each verse begins and ends. The
+    file is parsed, never run.
+    """
+    text, starts, ends, books = _parse_bible(file)
+    # Where each chapter begins and ends: from the first place of any of its verses to the last.
+    spans: dict[int, tuple[int, int]] = {}
+    for verse, start in starts.items():
+        chapter = verse // CHAPTER
+        first, last = spans.get(chapter, (start, ends[verse]))
+        spans[chapter] = min(first, start), max(last, ends[verse])
+    for chapter, (start, end) in spans.items():
+        title = f"{books[chapter * CHAPTER // BOOK - 1]} {chapter % (BOOK // CHAPTER)}"
+        body = text[start:end].strip()
+        if body:
+            yield Document(
+                id=title.lower().replace(" ", "-"),
+                text=body + "\n",
+                source=source,
+                title=title,
+                language="en",
+            )
+
+
+def _parse_bible(file: Path) -> tuple[str, dict[int, int], dict[int, int], list[str]]:
+    """Text, first and last place of each verse, and the books' short names, out of `bible = Bible(…)`."""
+    for statement in ast.parse(file.read_text(encoding="utf-8"), str(file)).body:
+        match statement:
+            case ast.Assign(value=ast.Call(args=[_, text, starts, ends, _, ast.Dict(values=names), *_])):
+                return (
+                    ast.literal_eval(text),
+                    ast.literal_eval(starts),
+                    ast.literal_eval(ends),
+                    [ast.literal_eval(name) for name in names],
+                )
+    raise DataError(f"{file} assigns no Bible; expected the format of pythonbible 0.0.2; fetch it again")
+
+
 def read_api_prose() -> Iterator[Document]:
     for service, file in latest_services(catalogue.fetched("api-prose").path):
         yield from documents_of_service(file, service)
@@ -156,20 +200,11 @@ def _read_utf8(file: Path) -> str:
     return file.read_bytes().decode("utf-8")
 
 
-DUMPS = {
-    "enwik8": "enwik8.gz",
-    "wikipedia-2016": "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2",
-}
-"""The Wikipedia dumps of the catalogue and their files."""
-
-
 def dump_path(name: str) -> Path:
     return catalogue.fetched(name).file(DUMPS[name])
 
 
 def read_catalogued_dump(name: str) -> Iterator[Document]:
-    from retro.corpus.wikipedia import read_dump  # only a dump needs its parser
-
     return read_dump(dump_path(name))
 
 

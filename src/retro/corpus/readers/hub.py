@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from retro.corpus.documents import Document
@@ -10,11 +11,13 @@ from retro.errors import DataError, MissingExtraError
 
 PREFIX = "hf:"
 BROKEN = (OSError, ValueError)
-"""What opening and streaming a dataset raise; the network's, Arrow's and the decoder's errors are among them."""
+"""What opening and streaming a dataset raise, be it the network's fault, Arrow's or the decoder's."""
+TIMEOUT = 10.0
+"""Seconds that the hub has to say which revision is the newest."""
 
 
 def read_hub(source: str, fields: FieldMap, problems: Problems) -> Iterator[Document]:
-    """One document a row of `hf:OWNER/NAME`, `hf:OWNER/NAME/CONFIG` or either with `@SPLIT`; the split is train unless named."""
+    """One document a row of `hf:OWNER/NAME` or `hf:OWNER/NAME/CONFIG`; `@SPLIT` names another split than train."""
     name, config, split = parse_hub_name(source)
     try:
         datasets: Any = importlib.import_module("datasets")
@@ -34,7 +37,8 @@ def parse_hub_name(source: str) -> tuple[str, str | None, str]:
     """Name, config and split. A name without an owner takes a config after a leading slash: `hf:/NAME/CONFIG`."""
     path, _, split = source.removeprefix(PREFIX).partition("@")
     parts = path.split("/", 2)
-    name, config = "/".join(parts[:2]).removeprefix("/"), parts[2] if len(parts) > 2 else None
+    name = "/".join(parts[:2]).removeprefix("/")
+    config = parts[2] if len(parts) > 2 else None
     if not name or config == "":
         raise DataError(
             f"{source!r} names no dataset; expected hf:OWNER/NAME, hf:OWNER/NAME/CONFIG or either with @SPLIT"
@@ -42,10 +46,31 @@ def parse_hub_name(source: str) -> tuple[str, str | None, str]:
     return name, config, split or "train"
 
 
+def revision_of(name: str) -> str:
+    """The commit of a dataset's newest revision; empty where nobody can say.
+
+    The hub is asked first. Offline it is the revision that was last downloaded to this machine, if any was.
+    """
+    try:
+        hub: Any = importlib.import_module("huggingface_hub")
+        errors: Any = importlib.import_module("huggingface_hub.errors")
+    except ImportError:
+        return ""
+    # A missing connection is an error of the HTTP library below, which the hub's own error derives from.
+    unreachable = (*BROKEN, *errors.HfHubHTTPError.__bases__)
+    try:
+        return hub.HfApi().dataset_info(name, timeout=TIMEOUT).sha or ""
+    except unreachable:
+        # Where the hub's library notes which commit a branch was at when it was downloaded.
+        folder = Path(hub.constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}"
+        downloaded = folder / "refs" / "main"
+        return downloaded.read_text().strip() if downloaded.is_file() else ""
+
+
 def documents_of_rows(
     rows: Iterable[dict[str, Any]], where: str, source: str, fields: FieldMap, problems: Problems
 ) -> Iterator[Document]:
-    """One document a row. Rows come as they are asked for, so that a fault of a file or of the network may show anywhere; it is the end."""
+    """One document a row. Rows come as they are asked for: a fault of a file or the network may show anywhere."""
     number = 0
     try:
         for number, row in enumerate(rows, start=1):

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from retro.corpus.documents import Document
-from retro.corpus.readers.jsonl import read_jsonl
-from retro.corpus.readers.records import FieldMap, Problems, decode_utf8
+from retro.corpus.readers.records import FieldMap, Problems, decode_utf8, read_jsonl
 from retro.corpus.readers.streams import BROKEN, metered, open_stream
 from retro.corpus.readers.tables import read_csv, read_parquet
-from retro.corpus.readers.trees import is_source_tree, list_files, read_tree
+from retro.corpus.readers.trees import is_hidden, is_source_tree, list_files, read_tree
+from retro.corpus.readers.wikipedia import read_dump
 from retro.errors import DataError
 
 TEXT_SUFFIXES = {".txt", ".md", ".markdown", ".rst", ".py", ".text"}
@@ -29,7 +29,7 @@ Reader = Callable[[Path, str, str, FieldMap, Problems], Iterator[Document]]
 
 
 def read_path(path: Path, fields: FieldMap, problems: Problems) -> Iterator[Document]:
-    """Documents of one file, of a source tree, or of all files of a known format below a folder, in the order of their names."""
+    """Documents of a file, of a source tree, or of all files of a known format below a folder, by their names."""
     if not path.is_dir():
         yield from _read_file(path, path.name, path.resolve().parent.name, fields, problems)
     elif is_source_tree(path):
@@ -39,7 +39,8 @@ def read_path(path: Path, fields: FieldMap, problems: Problems) -> Iterator[Docu
         if not files:
             known = ", ".join(sorted([*FORMATS.keys() - {".jsonl"}, *TEXT_SUFFIXES]))
             raise DataError(
-                f"{path} holds no .jsonl, .jsonl.gz or other file of a known format ({known}); expected at least one"
+                f"{path} holds no .jsonl, .jsonl.gz or other file of a known format ({known}); "
+                "expected at least one"
             )
         for file in _unread(path, files):
             problems.add(str(file), "is of no known format; expected one in its name", harmless=True)
@@ -57,11 +58,9 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _unread(folder: Path, files: list[Path]) -> list[Path]:
-    """What else there is but hidden files."""
+    """All other files that are not hidden, nor in a hidden folder."""
     others = sorted({file for file in folder.rglob("*") if file.is_file()} - set(files))
-    return [
-        file for file in others if not any(part.startswith(".") for part in file.relative_to(folder).parts)
-    ]
+    return [file for file in others if not is_hidden(file.relative_to(folder))]
 
 
 def format_by_name(file: Path) -> str | None:
@@ -76,10 +75,8 @@ def format_by_name(file: Path) -> str | None:
 def format_by_content(file: Path) -> str | None:
     """The same from the first bytes, unpacked; `binary` where they are no text."""
     try:
-        with (
-            metered(),
-            open_stream(file) as stream,
-        ):  # a meter of its own: the file is read again from its beginning
+        # A meter of its own, whose count is dropped: the file is read again from its beginning.
+        with metered(), open_stream(file) as stream:
             head = stream.read(HEAD)
     except BROKEN:
         return None
@@ -87,12 +84,14 @@ def format_by_content(file: Path) -> str | None:
         return "parquet"
     if b"\0" in head:
         return "binary"
-    if head.lstrip().startswith(b"<mediawiki") or (
-        head.lstrip().startswith(b"<?xml") and b"<mediawiki" in head
-    ):
+    start = head.lstrip()
+    if start.startswith(b"<mediawiki") or (start.startswith(b"<?xml") and b"<mediawiki" in head):
         return "dump"
-    if head.lstrip().startswith((b"{", b"[")):
-        return "jsonl" if _opens_with_an_object(head) else None if ".json" in file.suffixes else "text"
+    if start.startswith((b"{", b"[")):
+        if _opens_with_an_object(head):
+            return "jsonl"
+        # One large JSON value: no format of ours if the file is called so, and otherwise any text.
+        return None if ".json" in file.suffixes else "text"
     return "text"
 
 
@@ -121,7 +120,8 @@ def _read_file(
     if found not in _READERS:
         known = ", ".join(sorted([*FORMATS, *TEXT_SUFFIXES]))
         raise DataError(
-            f"{file} is of no known format; expected UTF-8 text, JSON Lines, or one of {known}; convert it to JSON Lines"
+            f"{file} is of no known format; expected UTF-8 text, JSON Lines, or one of {known}; "
+            "convert it to JSON Lines"
         )
     return _READERS[found](file, name, source, fields, problems)
 
@@ -146,8 +146,6 @@ def _read_text(
 def _read_dump(
     file: Path, _name: str, _source: str, _fields: FieldMap, problems: Problems
 ) -> Iterator[Document]:
-    from retro.corpus.wikipedia import read_dump  # only a dump needs its parser
-
     return read_dump(file, problems)
 
 

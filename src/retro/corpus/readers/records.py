@@ -1,10 +1,13 @@
-"""What every reader shares: the names of the fields, the problems met on the way, and a record's turning into a document."""
+"""Records: the names of their fields, the problems met on the way, how one becomes a document, and JSON Lines."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from retro.corpus.documents import Document
+from retro.corpus.readers.streams import BROKEN, open_stream
 from retro.errors import DataError
 
 MAX_ROWS = 1_000
@@ -37,7 +40,7 @@ class Problems:
         self.rows: list[tuple[str, str]] = []
 
     def add(self, where: str, reason: str, *, harmless: bool = False) -> None:
-        """Note a record that is left out. `harmless` is for what no strictness should stop at, as a picture in a source tree."""
+        """Note a record that is left out. What is `harmless` never stops a strict reading: a picture, say."""
         reason = " ".join(reason.split())
         if self.strict and not harmless:
             raise DataError(f"{where} {reason}")
@@ -67,9 +70,8 @@ def to_document(
     """The document of a record; nothing, and a problem, where it has no text or cannot be written as UTF-8."""
     text = record.get(fields.text) if isinstance(record, Mapping) else None
     if not isinstance(text, str) or not text.strip():
-        problems.add(
-            where, f"has no text; expected an object with a string called {fields.text}{_hint(record)}"
-        )
+        reason = f"has no text; expected an object with a string called {fields.text}{_hint(record)}"
+        problems.add(where, reason)
         return None
     document = Document(
         id=_string(record.get(fields.id)) or fallback_id,
@@ -80,20 +82,53 @@ def to_document(
     )
     for part in (document.text, document.id, document.source, document.title, document.language):
         if not _is_encodable(part):
-            problems.add(
-                where, "holds half of a surrogate pair; expected whole characters; mend or remove it"
-            )
+            reason = "holds half of a surrogate pair; expected whole characters; mend or remove it"
+            problems.add(where, reason)
             return None
     return document
 
 
+def read_jsonl(
+    file: Path, name: str, source: str, fields: FieldMap, problems: Problems
+) -> Iterator[Document]:
+    """One document a line, plain or packed. A record without an id is called `NAME:LINE`."""
+    number = 0
+    try:
+        with open_stream(file) as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                where = f"{file} line {number}"
+                record = _parse_json(line, where, problems)
+                if record is None:
+                    continue
+                document = to_document(record, where, f"{name}:{number}", source, fields, problems)
+                if document is not None:
+                    yield document
+    except BROKEN as error:
+        reason = f"cannot be read ({error}); expected a whole file; fetch it again"
+        problems.add(f"{file} line {number + 1}", reason)
+
+
+def _parse_json(line: bytes, where: str, problems: Problems) -> Any:
+    """The value of a line; nothing, and a problem, where it is not JSON or null."""
+    text = decode_utf8(line, where, problems)
+    if text is None:
+        return None
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        # A plain ValueError, without `msg`, is that of a number of thousands of digits.
+        problems.add(where, f"is not JSON ({getattr(error, 'msg', error)}); expected one object a line")
+        return None
+    # The value null is JSON, but must not be taken for a line that was reported above.
+    return {} if record is None else record
+
+
 def _hint(record: Any) -> str:
-    """The fields that there are, where one of them may be the text under another name."""
-    names = (
-        [str(name) for name, value in record.items() if isinstance(value, str)]
-        if isinstance(record, Mapping)
-        else []
-    )
+    """The fields that there are, since one of them may be the text under another name."""
+    fields = record if isinstance(record, Mapping) else {}
+    names = [str(name) for name, value in fields.items() if isinstance(value, str)]
     return f"; found {', '.join(names[:9])}; name the right one with --fields.text" if names else ""
 
 
@@ -102,7 +137,8 @@ def _string(value: Any) -> str:
 
 
 def _is_encodable(text: str) -> bool:
-    """JSON can spell half a surrogate pair, which no UTF-8 file can hold: it would only fail when the tokens are written."""
+    """Whether UTF-8 can hold the text. JSON can spell half a surrogate pair, which would only fail later."""
+    # Most texts are ASCII, and to know that is far quicker than to encode.
     if text.isascii():
         return True
     try:

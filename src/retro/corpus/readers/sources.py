@@ -1,6 +1,6 @@
-"""What a user names as a source: its fingerprint, and its items before the slow part of reading them."""
+"""What a user names as a source: its fingerprint, its size, and its items before the slow part of reading them."""
 
-import sys
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,27 +8,51 @@ from retro import catalogue
 from retro.corpus.documents import Document
 from retro.corpus.readers import READERS, FieldMap, Problems, read
 from retro.corpus.readers.catalogued import DUMPS, dump_path
-from retro.corpus.readers.hub import PREFIX
+from retro.corpus.readers.hub import PREFIX, parse_hub_name, revision_of
 from retro.corpus.readers.paths import files_of, format_by_content
-from retro.corpus.wikipedia import RawPage, read_raw_pages
+from retro.corpus.readers.wikipedia import RawPage, read_raw_pages
 from retro.stages.files import make_fingerprint
 
 
-def fingerprint_of(source: str) -> str:
-    """What tells whether a source is still the same: the catalogue's pin, or names, sizes and times of the files."""
+def fingerprint_of(source: str, recorded: str = "") -> str:
+    """What tells whether a source is still the same.
+
+    For an entry of the catalogue that is its pin; for `stdlib` the version of Python; for files their names,
+    sizes and times; for a hub dataset the commit of its newest revision. Where the hub cannot be asked, what
+    was `recorded` when the corpus was made is taken to be true still, and without a record the name alone
+    counts.
+    """
     if source in catalogue.ENTRIES:
         return catalogue.fetched(source).fingerprint
+    if source in catalogue.LOCAL:
+        return make_fingerprint(source, platform.python_version())
+    if source.startswith(PREFIX):
+        return _fingerprint_of_hub(source, recorded)
     path = Path(source)
-    if source in catalogue.LOCAL or not path.exists():
-        return make_fingerprint(source, sys.version)
+    return _fingerprint_of_files(path) if path.exists() else make_fingerprint(source)
+
+
+def _fingerprint_of_hub(source: str, recorded: str) -> str:
+    name, _, _ = parse_hub_name(source)
+    if Path(name).is_dir():
+        return _fingerprint_of_files(Path(name))  # the library opens such a folder instead of the hub
+    revision = revision_of(name)
+    if revision:
+        return make_fingerprint(source, revision)
+    return recorded or make_fingerprint(source)
+
+
+def _fingerprint_of_files(path: Path) -> str:
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    return make_fingerprint(
-        [(str(file.relative_to(path.parent)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    )
+    facts = []
+    for file in files:
+        status = file.stat()
+        facts.append((str(file.relative_to(path.parent)), status.st_size, status.st_mtime_ns))
+    return make_fingerprint(facts)
 
 
 def size_of(source: str) -> int:
-    """Bytes of the files that reading the source reads, packed as they lie there; 0 where nobody knows before the end."""
+    """Bytes of the files that reading the source reads, packed as they are; 0 where it is not known before."""
     if source in DUMPS:
         return dump_path(source).stat().st_size
     if source in READERS or source.startswith(PREFIX) or not Path(source).exists():

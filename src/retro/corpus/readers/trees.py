@@ -21,26 +21,30 @@ Rules = list[tuple[Path, pathspec.GitIgnoreSpec]]
 
 
 def is_source_tree(path: Path) -> bool:
-    """A checkout, or a folder with rules of its own; those that tools leave in hidden folders, as caches, do not make it one."""
+    """A checkout, or a folder with rules of its own. Rules that tools leave in hidden folders do not count."""
     folders = (file.parent.relative_to(path) for file in path.rglob(IGNORE_FILE))
-    return (path / ".git").exists() or any(
-        not any(part.startswith(".") for part in folder.parts) for folder in folders
-    )
+    return (path / ".git").exists() or not all(is_hidden(folder) for folder in folders)
+
+
+def is_hidden(relative: Path) -> bool:
+    """Whether a file or folder, or one that it lies in, begins with a point."""
+    return any(part.startswith(".") for part in relative.parts)
 
 
 def read_tree(root: Path, problems: Problems) -> Iterator[Document]:
-    """One document a file. Binary, empty and large files are left out; they are counted, but do not stop a strict reading."""
+    """One document a file. Binary, empty and large files are left out and counted, even by a strict reading."""
     found = False
     for name in list_files(root):
-        file, where = root / name, str(root / name)
-        content = _content_of(file, where, problems)
+        where = str(root / name)
+        content = _content_of(root / name, where, problems)
         text = decode_utf8(content, where, problems) if content is not None else None
         if text is not None:
             found = True
             yield Document(id=name, text=text, source=root.resolve().name, title=name)
     if not found:
         raise DataError(
-            f"{root} is a source tree without a text file of at most {MAX_BYTES:,} bytes; expected at least one"
+            f"{root} is a source tree without a text file of at most {MAX_BYTES:,} bytes; "
+            "expected at least one"
         )
 
 
@@ -70,28 +74,22 @@ def list_files(root: Path) -> list[str]:
 
 
 def _list_by_git(root: Path) -> set[str] | None:
-    """Nothing where git is missing or refuses. No program that the checkout's own settings may name is run."""
+    """What git lists; nothing where it is missing or refuses.
+
+    No program is run that the checkout's own settings may name (`core.fsmonitor`), nor do the variables of a
+    surrounding git command count.
+    """
     git = shutil.which("git")
     if git is None:
         return None
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    command = [
-        git,
-        "-c",
-        "core.fsmonitor=false",
-        "-C",
-        str(root),
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-    ]
+    command = [git, "-c", "core.fsmonitor=false", "-C", str(root)]
+    command += ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(command, capture_output=True, env=environment, check=False)
     if done.returncode != 0:
         return None
     names = {os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
-    # a name may be a submodule, a link, or a file that was deleted but is still in the index
+    # A name may be a submodule, a link, or a file that was deleted but is still in the index.
     return {name for name in names if (root / name).is_file() and not (root / name).is_symlink()}
 
 
@@ -113,9 +111,11 @@ def _list_by_rules(root: Path, folder: Path, rules: Rules) -> Iterator[str]:
 
 
 def _is_ignored(path: Path, is_folder: bool, rules: Rules) -> bool:
-    """The rules nearest to the file decide. A folder that is ignored is never entered, so nothing below it can come back."""
+    """The rules nearest to the file decide. An ignored folder is never entered, so nothing in it comes back."""
     for folder, spec in reversed(rules):
-        verdict = spec.check_file(path.relative_to(folder).as_posix() + ("/" if is_folder else "")).include
+        # A slash at the end tells a folder: some rules are for folders alone.
+        name = path.relative_to(folder).as_posix() + ("/" if is_folder else "")
+        verdict = spec.check_file(name).include
         if verdict is not None:
             return verdict
     return False

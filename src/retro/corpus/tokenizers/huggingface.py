@@ -1,7 +1,7 @@
-"""Hugging Face tokenizers behind the same protocol, where they lose nothing: byte-level BPE, or pieces with byte fallback.
+"""Hugging Face tokenizers, where they lose nothing: byte-level BPE, or pieces with byte fallback.
 
-They are told to read their own special tokens in a text as plain text, and neither to normalise nor to put a space before it, so
-that what is decoded is what was encoded.
+They are set to read special tokens in a text as plain text, and neither to normalise it nor to put a space
+before it, so that what is decoded is what was encoded.
 """
 
 import json
@@ -15,9 +15,11 @@ from retro.errors import DataError
 from retro.stages.files import file_checksum, make_fingerprint
 from retro.stages.stage import Artifact, Stage, run_stage
 
-MODEL_FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
+MODEL_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
 SPACE = "▁"
 BYTE = re.compile("<0x([0-9A-F]{2})>")
+# Text that a tokenizer which loses anything is likely to lose.
 PROBE = "A  probe,\twith\r\n\n  spaces, naïve ☕ ▁ 漢字 e\u0301 and <unk> </s> <|endoftext|>.\x00 "
 
 
@@ -37,16 +39,20 @@ class HuggingFaceTokenizer(Tokenizer):
         self._tokenizer.no_padding()
         config = json.loads((path / CONFIG_FILE).read_text()) if (path / CONFIG_FILE).exists() else {}
         ids: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
-        end_id, pad_id = (ids.get(_content(config.get(name)), -1) for name in ("eos_token", "pad_token"))
+        end_id = ids.get(_content(config.get("eos_token")), -1)
+        pad_id = ids.get(_content(config.get("pad_token")), -1)
         if end_id < 0:
             raise DataError(
-                f"{path} names no end token ({CONFIG_FILE}: eos_token); expected one that closes a document; add it to {CONFIG_FILE}"
+                f"{path} names no end token ({CONFIG_FILE}: eos_token); expected one that closes a document; "
+                f"add it to {CONFIG_FILE}"
             )
         token_bytes = _token_bytes(document, ids)
         if pad_id < 0 or pad_id == end_id:
             pad_id = len(token_bytes)
             token_bytes.append(b"")
-        token_bytes[pad_id] = token_bytes[end_id] = b""
+        # Neither stands for text, whatever the vocabulary spells them.
+        token_bytes[pad_id] = b""
+        token_bytes[end_id] = b""
         fingerprint = make_fingerprint("huggingface", file_checksum(path / MODEL_FILE), pad_id, end_id)
         super().__init__(token_bytes, pad_id, end_id, fingerprint)
         self.path = path
@@ -55,16 +61,17 @@ class HuggingFaceTokenizer(Tokenizer):
         self.encode(PROBE)
 
     def encode(self, text: str) -> list[int]:
-        parts = (
-            text.split(SPACE) if self._space_mark else [text]
-        )  # with byte fallback a real U+2581 is encoded by its bytes
+        # With byte fallback a space is written as U+2581, so a real one is spelled out by its bytes.
+        parts = text.split(SPACE) if self._space_mark else [text]
         tokens: list[int] = self._tokenizer.encode(parts[0], add_special_tokens=False).ids
         for part in parts[1:]:
             tokens += (self._space_mark or []) + self._tokenizer.encode(part, add_special_tokens=False).ids
         if self.num_bytes(tokens) != len(text.encode()):
+            decoded = self.decode(tokens)
             raise DataError(
-                f"the tokenizer {self.path} loses text: {text[:40]!r} comes back as {self.decode(tokens)[:40]!r}; expected byte-level BPE or "
-                "byte fallback, which give every text back; use another tokenizer or train one"
+                f"the tokenizer {self.path} loses text: {text[:40]!r} comes back as {decoded[:40]!r}; "
+                "expected byte-level BPE or byte fallback, which give every text back; "
+                "use another tokenizer or train one"
             )
         return tokens
 
@@ -80,14 +87,8 @@ def copy_tokenizer(name: str, path: Path) -> Artifact:
                     file.write((folder / file_name).read_bytes())
         stage.counts["tokens"] = HuggingFaceTokenizer(stage.path).vocab_size
 
-    return run_stage(
-        path,
-        "tokenizer",
-        {"kind": "huggingface"},
-        {MODEL_FILE: file_checksum(folder / MODEL_FILE)},
-        work,
-        COMMAND,
-    )
+    inputs = {MODEL_FILE: file_checksum(folder / MODEL_FILE)}
+    return run_stage(path, "tokenizer", {"kind": "huggingface"}, inputs, work, COMMAND)
 
 
 def _folder_of(name: str) -> Path:
@@ -105,7 +106,8 @@ def _folder_of(name: str) -> Path:
             ) from None
     if not (folder / MODEL_FILE).exists():
         raise DataError(
-            f"{name} has no {MODEL_FILE}; expected a folder or a hub id with a fast tokenizer; save it with save_pretrained"
+            f"{name} has no {MODEL_FILE}; expected a folder or a hub id with a fast tokenizer; "
+            "save it with save_pretrained"
         )
     return folder
 
@@ -116,30 +118,30 @@ def _content(token: Any) -> str:
 
 
 def _without_changes_to_the_text(document: dict[str, Any]) -> dict[str, Any]:
-    """The same tokenizer without normalisation, but for the spelling of spaces, and without a space put before the text."""
-
-    def cleaned(part: Any) -> Any:
-        if isinstance(part, list):
-            return [cleaned(item) for item in part]
-        if not isinstance(part, dict):
-            return part
-        part = {key: cleaned(value) for key, value in part.items()}
-        part |= {
-            key: value
-            for key, value in (("add_prefix_space", False), ("prepend_scheme", "never"))
-            if key in part
-        }
-        return part
-
+    """The same tokenizer without normalisation, but for the spelling of spaces, and without a leading space."""
     normalizer = document.get("normalizer") or {}
     steps = normalizer.get("normalizers", [normalizer])
     spelling = [step for step in steps if step.get("type") == "Replace" and step.get("content") == SPACE]
     changed = {
         "normalizer": spelling[0] if spelling else None,
-        "pre_tokenizer": cleaned(document.get("pre_tokenizer")),
+        "pre_tokenizer": _without_leading_space(document.get("pre_tokenizer")),
         "post_processor": None,
     }
     return {**document, **changed}
+
+
+def _without_leading_space(part: Any) -> Any:
+    """A part of `tokenizer.json`, with both ways of asking for a space before the text turned off at any depth."""
+    if isinstance(part, list):
+        return [_without_leading_space(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    part = {key: _without_leading_space(value) for key, value in part.items()}
+    if "add_prefix_space" in part:
+        part["add_prefix_space"] = False
+    if "prepend_scheme" in part:
+        part["prepend_scheme"] = "never"
+    return part
 
 
 def _token_bytes(document: dict[str, Any], ids: dict[str, int]) -> list[bytes]:
@@ -169,6 +171,6 @@ def _bytes_by_character() -> dict[str, int]:
     """How byte-level BPE spells bytes: printable Latin-1 as itself, the others, in order, from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {
-        chr(0x100 + number): byte for number, byte in enumerate(others)
-    }
+    characters = {chr(byte): byte for byte in printable}
+    characters |= {chr(0x100 + number): byte for number, byte in enumerate(others)}
+    return characters

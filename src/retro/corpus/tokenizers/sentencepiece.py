@@ -14,7 +14,9 @@ from retro.stages.files import make_fingerprint
 from retro.stages.stage import Artifact, Stage, run_stage
 
 MODEL_FILE = "tokenizer.model"
-PAD_ID, UNKNOWN_ID, END_ID = 0, 1, 2
+PAD_ID = 0
+UNKNOWN_ID = 1
+END_ID = 2
 SPACE = "▁"
 """How SentencePiece writes a space; a real U+2581 in the text is encoded by its bytes."""
 
@@ -28,6 +30,10 @@ class SentencePieceTokenizer(Tokenizer):
         super().__init__(token_bytes, PAD_ID, END_ID, make_fingerprint("sentencepiece", model.hex()))
         self._space_mark = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
 
+    @staticmethod
+    def read(folder: Path) -> "SentencePieceTokenizer":
+        return SentencePieceTokenizer((folder / MODEL_FILE).read_bytes())
+
     def _bytes_of(self, token: int) -> bytes:
         if self._processor.is_control(token) or self._processor.is_unknown(token):
             return b""
@@ -37,6 +43,7 @@ class SentencePieceTokenizer(Tokenizer):
         return piece.replace(SPACE, " ").encode()
 
     def encode(self, text: str) -> list[int]:
+        # SentencePiece would take a real U+2581 for a space, so the text is cut there and the mark spelled out.
         parts = text.split(SPACE)
         tokens: list[int] = self._processor.encode(parts[0])
         for part in parts[1:]:
@@ -47,21 +54,16 @@ class SentencePieceTokenizer(Tokenizer):
 def train_tokenizer(
     texts: Iterable[str], path: Path, vocab_size: int, kind: str, inputs: dict[str, str]
 ) -> Artifact:
-    """Train a tokenizer of the kind `bpe` or `unigram` on the texts; `inputs` are the fingerprints of where they come from."""
+    """Train a tokenizer of the kind `bpe` or `unigram`; `inputs` are the fingerprints of the texts' origin."""
 
     def work(stage: Stage) -> None:
         model = train_model(texts, vocab_size, kind)
         with stage.write(MODEL_FILE) as file:
             file.write(model)
+        token_bytes = SentencePieceTokenizer(model).token_bytes
         with stage.write("vocabulary.json") as file:
-            file.write(
-                json.dumps(
-                    [
-                        token.decode("utf-8", "backslashreplace")
-                        for token in SentencePieceTokenizer(model).token_bytes
-                    ]
-                ).encode()
-            )
+            vocabulary = [token.decode("utf-8", "backslashreplace") for token in token_bytes]
+            file.write(json.dumps(vocabulary).encode())
         stage.counts["tokens"] = vocab_size
 
     return run_stage(path, "tokenizer", {"vocab_size": vocab_size, "kind": kind}, inputs, work, COMMAND)
@@ -69,9 +71,8 @@ def train_tokenizer(
 
 def train_model(texts: Iterable[str], vocab_size: int, kind: str = "bpe") -> bytes:
     """The bytes of a SentencePiece model. The texts are cut into lines, as SentencePiece learns within lines."""
-    lines = (
-        line for text in texts for line in text.splitlines() if line.strip()
-    )  # streamed: SentencePiece keeps its own copy
+    # Streamed, since SentencePiece keeps a copy of its own.
+    lines = (line for text in texts for line in text.splitlines() if line.strip())
     first = next(lines, None)
     if first is None:
         raise DataError("the corpus holds no text to train a tokenizer on; expected at least one line")
@@ -100,6 +101,7 @@ def train_model(texts: Iterable[str], vocab_size: int, kind: str = "bpe") -> byt
     except RuntimeError as error:
         reason = str(error).strip().rpartition("] ")[2]
         raise DataError(
-            f"a vocabulary of {vocab_size} cannot be learned from this text; {reason} Run again with another --vocab-size"
+            f"a vocabulary of {vocab_size} cannot be learned from this text; {reason} "
+            "Run again with another --vocab-size"
         ) from None
     return output.getvalue()

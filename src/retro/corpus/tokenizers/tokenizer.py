@@ -1,12 +1,13 @@
-"""Tokenizers that lose nothing: every UTF-8 text comes back byte for byte.
+"""What every tokenizer does: any UTF-8 text comes back byte for byte.
 
-Tokens are byte strings. Decoding joins them, so the length in bytes of any run of tokens is exact, and a character that is
-split across tokens is no special case. Which library cuts the text is the subclass's matter: `sentencepiece.py`, `huggingface.py`.
+Tokens are byte strings and decoding joins them. So the length in bytes of any run of tokens is exact, and a
+character that is split across tokens is no special case. How a text is cut is up to the subclasses in
+`sentencepiece.py` and `huggingface.py`.
 """
 
 import codecs
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +23,14 @@ class Tokenizer(ABC):
 
     def __init__(self, token_bytes: Sequence[bytes], pad_id: int, end_id: int, fingerprint: str) -> None:
         self.token_bytes = token_bytes
-        self.pad_id, self.end_id = pad_id, end_id
-        """Padding, and what closes a document; no text is ever encoded with them."""
+        self.pad_id = pad_id
+        """Padding; no text is ever encoded with it."""
+        self.end_id = end_id
+        """Closes a document; no text is ever encoded with it."""
         self.fingerprint = fingerprint
         self.vocab_size = len(token_bytes)
         self.dtype = np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
-        """The smallest numbers that hold every token."""
+        """The smallest type that holds every token."""
         self.token_lengths = np.array([len(token) for token in token_bytes], dtype=np.int64)
         """Bytes of every token; padding and the end of a document have none."""
 
@@ -38,14 +41,18 @@ class Tokenizer(ABC):
         return b"".join(self.token_bytes[token] for token in tokens)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of the tokens; bytes of a character that is cut off at either end become U+FFFD."""
+        """The text of the tokens; a character that is cut off at either end becomes U+FFFD."""
         return self.decode_bytes(tokens).decode("utf-8", errors="replace")
 
     def pieces(self, tokens: Iterable[int]) -> list[str]:
-        """A text for each token, which joined are the text of all; a character across tokens belongs to the one that ends it."""
+        """A text for each token; joined, they are the text of all.
+
+        A character that spans several tokens belongs to the last of them.
+        """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         texts = [decoder.decode(self.token_bytes[token]) for token in tokens]
         if texts:
+            # A character that the last token cuts off is still in the decoder.
             texts[-1] += decoder.decode(b"", final=True)
         return texts
 
@@ -61,10 +68,15 @@ class Tokenizer(ABC):
 
     @staticmethod
     def open(path: str | Path) -> "Tokenizer":
-        """The tokenizer of a finished folder, of either kind."""
-        from retro.corpus.tokenizers import huggingface, sentencepiece
-
+        """The tokenizer of a finished folder, of whichever kind."""
         artifact = open_artifact(Path(path), "tokenizer", COMMAND)
-        if artifact.file(huggingface.MODEL_FILE).exists():
-            return huggingface.HuggingFaceTokenizer(artifact.path)
-        return sentencepiece.SentencePieceTokenizer(artifact.file(sentencepiece.MODEL_FILE).read_bytes())
+        for model_file, read in KINDS.items():
+            if artifact.file(model_file).exists():
+                return read(artifact.path)
+        raise ArtifactError(
+            f"{path} holds no tokenizer; expected one of {', '.join(KINDS)}; remove it and run: {COMMAND}"
+        )
+
+
+KINDS: dict[str, Callable[[Path], Tokenizer]] = {}
+"""How a tokenizer is read from its folder, by the file that tells its kind. The package's `__init__` fills it."""

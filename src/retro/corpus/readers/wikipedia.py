@@ -1,42 +1,27 @@
-"""Wikipedia dumps: a stream of articles out of MediaWiki's XML, packed or not, whole or cut off, in bounded memory."""
+"""Wikipedia dumps: a stream of articles out of MediaWiki's XML, packed or not, in bounded memory."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, cast
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from retro.corpus.documents import Document
+from retro.corpus.readers.records import Problems
 from retro.corpus.readers.streams import BROKEN, open_stream
 from retro.corpus.wikitext import clean_article
 from retro.errors import DataError
-
-if TYPE_CHECKING:
-    from retro.corpus.readers import Problems
 
 READ_BYTES = 1 << 18
 XML_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 FILE_NAMESPACE, CATEGORY_NAMESPACE = 6, 14
 NAMESPACES = frozenset(
-    {
-        "media",
-        "special",
-        "talk",
-        "user",
-        "wikipedia",
-        "project",
-        "file",
-        "image",
-        "mediawiki",
-        "template",
-        "help",
-        "category",
-        "portal",
-    }
-    | {"book", "draft", "module", "timedtext", "education program", "gadget", "gadget definition", "topic"}
+    {"media", "special", "talk", "user", "wikipedia", "project", "file", "image", "mediawiki", "template"}
+    | {"help", "category", "portal", "book", "draft", "module", "timedtext", "education program", "gadget"}
+    | {"gadget definition", "topic"}
 )
-"""Names of namespaces that articles are not in, each with its talk; a dump's own list is added to them."""
+"""Namespaces that hold no articles, each with its talk; a dump's own list is added to them."""
 
 _REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 
@@ -79,9 +64,8 @@ class _Site:
             for item in siteinfo.iterfind("{*}namespaces/{*}namespace")
         }
         self.namespaces |= {name for key, name in names.items() if key != 0}
-        self.hidden_namespaces = tuple(
-            names[key] for key in (FILE_NAMESPACE, CATEGORY_NAMESPACE) if key in names
-        )
+        hidden = (FILE_NAMESPACE, CATEGORY_NAMESPACE)
+        self.hidden_namespaces = tuple(names[key] for key in hidden if key in names)
 
     def is_article(self, page: Element, title: str) -> bool:
         """By the number of the namespace, or by the title's prefix in dumps from before there was one."""
@@ -92,7 +76,7 @@ class _Site:
         return not (colon and prefix.replace("_", " ").removesuffix(" talk") in self.namespaces)
 
 
-def read_dump(path: Path, problems: "Problems | None" = None) -> Iterator[Document]:
+def read_dump(path: Path, problems: Problems | None = None) -> Iterator[Document]:
     """The cleaned articles of a dump. What cannot be read goes to `problems`; without them it is an error."""
     pages = read_raw_pages(path)
     while True:
@@ -113,7 +97,7 @@ def read_dump(path: Path, problems: "Problems | None" = None) -> Iterator[Docume
 
 
 def clean_page(page: RawPage) -> Document | None:
-    """The article as a document, or nothing if no text is left of it. Pure, and so fit for a pool of processes."""
+    """The article as a document, or nothing if no text is left of it; a pure function, for any process."""
     text = clean_article(page.title, page.wikitext, page.hidden_namespaces)
     if text == page.title:
         return None
@@ -128,10 +112,10 @@ def read_raw_pages(path: Path, counts: DumpCounts | None = None) -> Iterator[Raw
 
 
 def read_pages_and_redirects(path: Path, counts: DumpCounts | None = None) -> Iterator[RawPage]:
-    """The articles of a dump and the redirects to them, in its order; other namespaces are left out and counted.
+    """The articles of a dump and the redirects to them, in its order; other namespaces are only counted.
 
-    A dump that is cut off gives the whole pages before the cut, since enwik8 is such a one. A packed file that is cut off or
-    damaged is an error, after the pages before the damage.
+    A dump that is cut off gives the whole pages before the cut, since enwik8 is such a one. A packed file that
+    is cut off or damaged is an error, after the pages before the damage.
     """
     counts = counts or DumpCounts()
     site = _Site()
@@ -150,7 +134,7 @@ def read_pages_and_redirects(path: Path, counts: DumpCounts | None = None) -> It
 
 
 def _page_elements(path: Path, site: _Site, counts: DumpCounts) -> Iterator[Element]:
-    """Whole page elements; each is forgotten before the next, so that memory does not grow with the dump."""
+    """Whole page elements; each is dropped before the next, so that memory does not grow with the dump."""
     root: Element | None = None
     for event, element in _events(path, counts):
         if root is None:
@@ -164,12 +148,13 @@ def _page_elements(path: Path, site: _Site, counts: DumpCounts) -> Iterator[Elem
             root.clear()
     if root is None or not root.tag.endswith("mediawiki"):
         raise DataError(
-            f"{path} holds no mediawiki element; expected a MediaWiki dump (.xml, .xml.bz2, .xml.gz or .xml.zst); name another file"
+            f"{path} holds no mediawiki element; expected a MediaWiki dump (.xml, .xml.bz2, .xml.gz or "
+            ".xml.zst); name another file"
         )
 
 
 def _events(path: Path, counts: DumpCounts) -> Iterator[tuple[str, Element]]:
-    """Starts and ends of elements. A fault within the file is an error, a file that merely ends too soon is not."""
+    """Starts and ends of elements. A fault within the file is an error, a file that ends too soon is not."""
     parser: XMLPullParser[Element] = XMLPullParser(("start", "end"))
     with open_stream(path) as file:
         while data := _read(file, path):

@@ -9,7 +9,7 @@ from retro.config import CorpusConfig
 from retro.corpus.documents import Document
 from retro.corpus.readers import Problems
 from retro.corpus.text import write_text
-from retro.corpus.tokenizers.sample import bytes_by_source, sample_text
+from retro.corpus.tokenizers.training import bytes_by_source, sample_text
 from retro.errors import ConfigError
 from retro.stages.executor import LocalExecutor
 

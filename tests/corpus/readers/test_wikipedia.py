@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("mwparserfromhell")
 
 from retro import catalogue
-from retro.corpus import wikipedia
-from retro.corpus.wikipedia import DumpCounts, RawPage, clean_page, read_dump, read_raw_pages
+from retro.corpus.readers import wikipedia
+from retro.corpus.readers.wikipedia import DumpCounts, RawPage, clean_page, read_dump, read_raw_pages
 from retro.corpus.wikitext import MAX_ARTICLE_CHARS, clean_article, count_unclosed
 from retro.errors import DataError, MissingExtraError
 

@@ -1,0 +1,77 @@
+"""The tokenizer of a corpus: the one that the config names, or one that is trained on the training documents.
+
+Each source gives as much text to the training as its weight says.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from retro.config import CorpusConfig
+from retro.corpus.documents import Document, uniform
+from retro.corpus.text import TextStore
+from retro.corpus.tokenizers import Tokenizer, copy_tokenizer, train_tokenizer
+from retro.errors import ConfigError
+from retro.stages.files import make_fingerprint
+
+
+def make_tokenizer(text: TextStore, path: Path, config: CorpusConfig) -> Tokenizer:
+    """Copy the tokenizer that the config names, or train one on a sample of the training documents alone."""
+    if config.tokenizer:
+        copy_tokenizer(config.tokenizer, path)
+        return Tokenizer.open(path)
+    sample = sample_text(text, config.tokenizer_sample_bytes, config.tokenizer_weights)
+    inputs = {
+        "text": text.fingerprint,
+        "weights": make_fingerprint(config.tokenizer_weights, config.tokenizer_sample_bytes),
+    }
+    texts = (document.text for document in sample)
+    train_tokenizer(texts, path, config.vocab_size, config.tokenizer_model, inputs)
+    return Tokenizer.open(path)
+
+
+def sample_text(
+    text: TextStore, max_bytes: int, weights: Mapping[str, float] | None = None
+) -> Iterator[Document]:
+    """Training documents of about `max_bytes` in all, or as many as there are, chosen by their ids."""
+    sizes = text.train_bytes()
+    wanted = bytes_by_source(sizes, max_bytes, weights or {})
+    shares = {source: num_bytes / sizes[source] for source, num_bytes in wanted.items()}
+    for document in text.documents():
+        if document.split != "train":
+            continue
+        # The draw depends on the document alone: another order or another shard size gives the same sample.
+        if uniform("tokenizer", document.source, document.id) < shares[document.source]:
+            yield document
+
+
+def bytes_by_source(
+    sizes: Mapping[str, int], max_bytes: int, weights: Mapping[str, float]
+) -> dict[str, float]:
+    """How many bytes each source gives; without weights, in proportion to its size.
+
+    A source that has less than its weight asks for gives all it has, and the others share the rest.
+    """
+    if not weights:
+        weights = sizes
+    if unknown := sorted(set(weights) - set(sizes)):
+        raise ConfigError(
+            f"tokenizer_weights name {unknown}; expected sources of the corpus: {sorted(sizes)}"
+        )
+    if any(weight < 0.0 for weight in weights.values()) or not sum(weights.values()) > 0.0:
+        raise ConfigError(f"tokenizer_weights are {dict(weights)}; expected none below 0 and one above")
+    given = dict.fromkeys(sizes, 0.0)
+    left = float(max_bytes)
+    open_sources = {source for source, weight in weights.items() if weight > 0.0}
+    while open_sources:
+        total = sum(weights[source] for source in open_sources)
+        full = {source for source in open_sources if sizes[source] <= left * weights[source] / total}
+        if not full:
+            # Every source that is left has enough, so the rest is divided by weight and that is the end.
+            for source in open_sources:
+                given[source] = left * weights[source] / total
+            break
+        for source in full:
+            given[source] = sizes[source]
+        left -= sum(given[source] for source in full)
+        open_sources -= full
+    return given
