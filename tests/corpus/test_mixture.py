@@ -116,7 +116,7 @@ def test_permuted_is_a_permutation(size: int, keys: tuple[int, ...]) -> None:
 
 
 def test_permutations_are_even() -> None:
-    """Over many keys the first of 20 positions holds each index equally often: chi-square with 19 degrees of freedom."""
+    """Over many keys the first of 20 positions holds each index equally often, by a chi-square test."""
     rng = np.random.default_rng(0)
     keys = rng.integers(0, 2**63, (4000, 6)).tolist()
     counts = np.bincount([permuted(0, 20, tuple(row)) for row in keys], minlength=20)

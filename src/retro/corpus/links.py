@@ -20,7 +20,10 @@ MOST_REDIRECTS = 8
 
 @dataclass(frozen=True)
 class LinkGraph:
-    """Articles and the links between them: those of article i go to `targets[offsets[i]:offsets[i + 1]]`, each once, in order."""
+    """Articles and the links between them.
+
+    Those of article i lead to `targets[offsets[i]:offsets[i + 1]]`, each target once, in ascending order.
+    """
 
     titles: list[str]
     numbers: dict[str, int]
@@ -38,13 +41,17 @@ class LinkGraph:
     def undirected(self) -> "LinkGraph":
         """The same with every link in both directions."""
         sources = np.repeat(np.arange(len(self)), np.diff(self.offsets))
-        both = np.concatenate([sources, self.targets]), np.concatenate([self.targets, sources])
-        return LinkGraph(self.titles, self.numbers, *_rows(*both, len(self)))
+        starts = np.concatenate([sources, self.targets])
+        ends = np.concatenate([self.targets, sources])
+        return LinkGraph(self.titles, self.numbers, *_rows(starts, ends, len(self)))
 
     def distances(self, source: int, targets: np.ndarray) -> np.ndarray:
-        """How many links lead from an article to each of the others, at least; −1 where there is no way."""
+        """The fewest links that lead from an article to each of the others; −1 where there is no way."""
         distances = np.full(len(self), -1, dtype=np.int32)
-        distances[source], frontier, level = 0, np.array([source]), 0
+        distances[source] = 0
+        frontier = np.array([source])
+        level = 0
+        # Breadth first: all articles of one distance together, until every target is reached or none is new.
         while len(frontier) and (distances[targets] < 0).any():
             level += 1
             reached = self._targets_of(frontier)
@@ -55,14 +62,16 @@ class LinkGraph:
 
     def _targets_of(self, articles: np.ndarray) -> np.ndarray:
         """The links of several articles, one after the other."""
-        starts, counts = self.offsets[articles], self.offsets[articles + 1] - self.offsets[articles]
+        starts = self.offsets[articles]
+        counts = self.offsets[articles + 1] - starts
+        # The place of every link within its own article: 0, 1, …, and from 0 again for the next article.
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         reached: np.ndarray = self.targets[np.repeat(starts, counts) + within]
         return reached
 
 
 def normal_title(title: str) -> str:
-    """A title as MediaWiki compares it: spaces for underscores, none doubled or at the ends, and a capital at the beginning."""
+    """A title as MediaWiki compares it: single spaces for underscores, and the first letter a capital."""
     if "&" in title:
         title = html.unescape(title)
     title = " ".join(title.replace("_", " ").split())
@@ -72,13 +81,16 @@ def normal_title(title: str) -> str:
 def read_links(path: Path, counts: DumpCounts | None = None) -> LinkGraph:
     """Read the graph of a dump, packed or not, in one pass.
 
-    Links are looked for in the raw text, without comments. A link counts if it leads, over redirects, to another article of the
-    dump, which leaves out other namespaces, other wikis, other languages, and articles that are not there.
+    Links are looked for in the raw text, without comments. A link counts if it leads, over redirects, to
+    another article of the dump. That leaves out other namespaces, other wikis, other languages, and articles
+    that are not there.
     """
     titles: list[str] = []
-    names: dict[str, int] = {}  # every text of a link that was met; links are kept as numbers of these
     redirects: dict[str, str] = {}
-    links, num_links = array("i"), array("i")
+    # Links are kept as numbers of the targets met so far; which of them are articles is known at the end.
+    names: dict[str, int] = {}
+    links = array("i")
+    num_links = array("i")
     for page in read_pages_and_redirects(path, counts):
         text = _COMMENT.sub("", page.wikitext) if "<!--" in page.wikitext else page.wikitext
         if page.is_redirect:
@@ -102,7 +114,7 @@ def read_links(path: Path, counts: DumpCounts | None = None) -> LinkGraph:
 
 
 def _resolve(articles: dict[str, int], redirects: dict[str, str]) -> dict[str, int]:
-    """The article of every title, over chains of redirects; those that lead nowhere or in a circle are left out."""
+    """The article of every title, over chains of redirects; none where they lead nowhere or in a circle."""
     numbers = dict(articles)
     for title, target in redirects.items():
         for _ in range(MOST_REDIRECTS):
@@ -116,6 +128,7 @@ def _resolve(articles: dict[str, int], redirects: dict[str, str]) -> dict[str, i
 
 def _rows(sources: np.ndarray, targets: np.ndarray, num_articles: int) -> tuple[np.ndarray, np.ndarray]:
     """Offsets and targets of compressed rows, without double links."""
+    # Both ends in one number: sorting these sorts by source, then by target, and equal links become one.
     pairs = np.unique(sources.astype(np.int64) * num_articles + targets)
     offsets = np.searchsorted(pairs, np.arange(num_articles + 1, dtype=np.int64) * num_articles)
     return offsets, (pairs % num_articles).astype(np.int32)

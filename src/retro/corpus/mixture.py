@@ -1,8 +1,9 @@
-"""Sources sampled with given weights: which document of which source stands at step i, as a pure function of the seed and i.
+"""Sources sampled by weight: which document stands at step i is a pure function of the seed and i.
 
-Steps come in blocks. In each block a source has its share of the steps, rounded up or down, in a shuffled order; how the
-shares are rounded repeats after `PERIOD` blocks and makes up for itself in between. The number of a source's earlier uses, and with
-it the place in that source's own order, is therefore known for any step without walking there, on any number of workers.
+Steps come in blocks. In each block a source has its share of the steps, rounded up or down, in a shuffled
+order. How the shares are rounded repeats after `PERIOD` blocks and evens out within them. So the number of a
+source's earlier uses, and with it the place in that source's own order, is known for any step without walking
+there, on any number of workers.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ class Draw(NamedTuple):
 class Mixture:
     """An endless, shuffled sequence of documents in which each source has its weight.
 
-    Weights need not sum to 1; a weight of 0 leaves a source out. Within a source every index comes once an epoch.
+    Weights need not sum to 1, and 0 leaves a source out. Within a source every index comes once an epoch.
     """
 
     def __init__(self, weights: Mapping[str, float], sizes: Mapping[str, int], seed: int) -> None:
@@ -45,6 +46,7 @@ class Mixture:
         self.sizes = {source: int(sizes[source]) for source in self.sources}
         self.seed = seed
         self._shares = _shares(np.array([weights[source] for source in self.sources], dtype=np.float64))
+        # Row b is how often each source is used in the first b blocks of a period.
         self._before = np.concatenate([np.zeros_like(self._shares[:1]), np.cumsum(self._shares, axis=0)])
         self._block = lru_cache(maxsize=4)(self._make_block)
         self._keys = lru_cache(maxsize=4 * len(self.sources))(self._make_keys)
@@ -85,13 +87,14 @@ class Mixture:
         return periods * self._before[-1] + self._before[rest]
 
     def _make_block(self, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The number of the source at each place of a block, and how many of that source come before it in the block.
+        """The source at each place of a block, and how often that source was used in the block before it.
 
-        Only raw words of Philox are used: numpy keeps them the same for ever, which it does not promise of `permutation`.
+        Only raw words of Philox are used: NumPy promises to keep these the same, unlike its `permutation`.
         """
         shares = self._shares[block % PERIOD]
         words = np.random.Philox(key=_word("blocks", self.seed), counter=block << 64).random_raw(BLOCK)
         order = np.repeat(np.arange(len(shares)), shares)[np.argsort(words, kind="stable")]
+        # Sorted by source, the places of each source come in order and are numbered from 0.
         ranks = np.empty(BLOCK, dtype=np.int64)
         ranks[np.argsort(order, kind="stable")] = np.concatenate([np.arange(share) for share in shares])
         return order, ranks
@@ -103,8 +106,9 @@ class Mixture:
 def permuted(position: int, size: int, keys: tuple[int, ...]) -> int:
     """What stands at a position of the keyed permutation of `range(size)`.
 
-    A Feistel network permutes the next even power of two; what falls outside `size` is sent through again, fewer than four times
-    on average. A stored permutation would cost 8 bytes a document for each source and be drawn anew on every resumption.
+    A Feistel network permutes the next even power of two; what falls outside `size` is sent through again,
+    fewer than four times on average. A stored permutation would cost 8 bytes a document for each source and
+    be drawn anew on every resumption.
     """
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
@@ -131,14 +135,15 @@ def _word(*parts: object) -> int:
 def _shares(weights: NDArray[np.float64]) -> NDArray[np.int64]:
     """How many steps each source has in each block of a period.
 
-    The sources lie end to end along a block, and the steps are a lattice over it that is shifted from block to block: each source
-    catches its share rounded up or down, and exactly its share on average. The shifts follow bit reversal, so that any run of blocks is
-    nearly even.
+    The sources lie end to end along a block, and the steps are a lattice over it that is shifted from block
+    to block: each source catches its share rounded up or down, and exactly its share on average. The shifts
+    follow bit reversal, so that any run of blocks is nearly even.
     """
     bits = PERIOD.bit_length() - 1
     shifts = np.array([int(f"{block:0{bits}b}"[::-1], 2) for block in range(PERIOD)]) / PERIOD
     edges = np.concatenate([[0.0], np.cumsum(weights) / weights.sum() * BLOCK])
     edges[-1] = BLOCK
+    # How many lattice points lie before each edge; rounding keeps an edge on a point from slipping past it.
     caught = np.ceil(np.round(edges, 9)[None, :] - shifts[:, None]).astype(np.int64)
     return caught[:, 1:] - caught[:, :-1]
 
@@ -147,11 +152,13 @@ def _check(weights: Mapping[str, float], sizes: Mapping[str, int]) -> None:
     for source in sorted(weights.keys() | sizes.keys()):
         if source not in sizes:
             raise ConfigError(
-                f"a weight for {source!r}, which is no source here; expected {', '.join(sorted(sizes))}; correct the weights"
+                f"a weight for {source!r}, which is no source here; expected {', '.join(sorted(sizes))}; "
+                "correct the weights"
             )
         if source not in weights:
             raise ConfigError(
-                f"no weight for source {source!r}; expected one for each source, 0 to leave it out; add it to the weights"
+                f"no weight for source {source!r}; expected one for each source, 0 to leave it out; "
+                "add it to the weights"
             )
         weight, size = weights[source], sizes[source]
         if not (math.isfinite(weight) and weight >= 0.0):
@@ -160,7 +167,8 @@ def _check(weights: Mapping[str, float], sizes: Mapping[str, int]) -> None:
             )
         if size < 0 or (weight > 0.0 and size == 0):
             raise ConfigError(
-                f"source {source!r} has {size} documents and weight {weight}; expected documents; ingest it or set weight 0"
+                f"source {source!r} has {size} documents and weight {weight}; expected documents; "
+                "ingest it or set weight 0"
             )
     if not any(weight > 0.0 for weight in weights.values()):
         raise ConfigError(

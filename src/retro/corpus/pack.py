@@ -31,9 +31,10 @@ def pack(
 ) -> Corpus:
     """Write a token store for each split, without duplicates or training documents close to held-out ones.
 
-    Of exact duplicates, a held-out copy stays and the others go. Training documents whose title or id is among
-    `names` go too, and those too close to the tokens `against`. `removed.json` lists all that was removed, and
-    what it matched. It is written last: where it stands beside a store of every split, nothing is left to do.
+    Of exact duplicates, a held-out copy stays and the others go. Training documents whose title or id is
+    among `names` go too, and those too close to the tokens `against`. `removed.json` lists all that was
+    removed, and what it matched. It is written last: where it stands beside a store of every split, nothing
+    is left to do.
     """
     inputs = {"encoded": encoded.fingerprint}
     if names or against:

@@ -36,7 +36,7 @@ SHARD_BYTES = 4 << 20
 """Text of a batch as it is read, which is what a worker holds at once."""
 SHARD = ".jsonl.zst"
 SUMMARIES = dataclasses.replace(JSON, suffix=".jsonl.summary")
-"""A shard's counts and problems, written after the shard itself: where a summary stands, the shard is whole."""
+"""A shard's counts and problems, written after the shard: where a summary stands, the shard is whole."""
 
 ReadingProgress = Callable[[int, int, int], None]
 """Called with the documents so far, the bytes of their text, and the bytes read of the sources' files."""

@@ -91,8 +91,8 @@ class TokenStore:
         for name, number in ((NUM_BYTES, len(self.num_bytes)), (DOCUMENTS, len(self.documents))):
             if number != len(self.ends):
                 raise ArtifactError(
-                    f"{path / name} describes {number:,} documents; expected {len(self.ends):,} as in {ENDS}; "
-                    f"{remedy}"
+                    f"{path / name} describes {number:,} documents; "
+                    f"expected {len(self.ends):,} as in {ENDS}; {remedy}"
                 )
 
 
@@ -127,7 +127,7 @@ def write_tokens(
     config: dict[str, Any],
     inputs: dict[str, str],
 ) -> TokenStore:
-    """Write documents, whose rows are known beforehand, as a finished token store; each gets the end token."""
+    """Write documents, whose rows are known beforehand, as a token store; each gets the end token."""
 
     def work(stage: Stage) -> None:
         ends = np.cumsum([row["num_tokens"] + 1 for row in rows], dtype=np.int64)

@@ -1,17 +1,19 @@
 """Cleaning one Wikipedia article: from wikitext to the plain text that the paper trains and evaluates on.
 
-The paper's appendix on Wikipedia September 2021 gives the steps: parse with mwparserfromhell, remove sections by their titles,
-remove wikilinks and the templates of reference lists, leave out `ref` and `table` tags, `strip_code` for the rest, join title and
-sections by blank lines. Two of its words are settled here:
+The paper's appendix on Wikipedia September 2021 gives the steps: parse with mwparserfromhell, remove sections
+by their titles, remove wikilinks and the templates of reference lists, leave out `ref` and `table` tags,
+`strip_code` for the rest, join title and sections by blank lines. Two of its words are settled here:
 
-- "Remove Wikilinks" cannot mean every link, which would tear a word or two out of most sentences. Templates and tags are listed
-  as in the widely used Wikipedia builder of TensorFlow Datasets, and the links that it removes are those of files, images and
-  media. So these go entirely, with category and interlanguage links, which show nothing where they stand; of any other link the
-  markup goes and the visible text stays, which is what `strip_code` makes of it.
-- The section "note" stands for "notes" too: the plural is what articles write, and the singular is hardly ever met.
+- "Remove Wikilinks" cannot mean every link, which would tear a word or two out of most sentences. Templates
+  and tags are listed as in the widely used Wikipedia builder of TensorFlow Datasets, and the links that it
+  removes are those of files, images and media. So these go entirely, with category and interlanguage links,
+  which show nothing where they stand. Of any other link the markup goes and the visible text stays, which is
+  what `strip_code` makes of it.
+- The section "note" stands for "notes" too: articles write the plural and hardly ever the singular.
 
-Where the parser misreads real articles, more is done than the appendix says: tables and comments are cut before parsing, style marks
-are left out of it, and the halves of broken markup that come out as text are removed.
+Where the parser misreads real articles, more is done than the appendix says: tables and comments are cut
+before parsing, style marks are kept out of it, and the halves of broken markup that come out as text are
+removed.
 """
 
 import re
@@ -37,10 +39,11 @@ HIDDEN_NAMESPACES = frozenset({"file", "image", "media", "category"})
 MAX_ARTICLE_CHARS = 4 << 20
 """Twice what MediaWiki lets an article have in bytes."""
 MAX_PARSER_WORK = 100_000_000
-"""Unclosed openings times characters: the parser looks for the end of each one through the rest of the page, some ten million
-characters a second. A bound on the text rather than on the clock, so that a busy machine makes the same corpus."""
+"""Unclosed openings times characters: the parser looks for the end of each one through the rest of the page,
+some ten million characters a second. The bound is on the text rather than on the clock, so that a busy
+machine makes the same corpus."""
 
-# A language code in front of a link's title; these others of two or three letters are links to other sites, shown as text.
+# A language code before a link's title. The exceptions are other sites, whose links are shown as text.
 _LANGUAGE = re.compile(
     r"(?!(?:doi|rfc|irc|mw|wp|hdl|osm):)(?:[a-z]{2,3}(?:-[a-z]+)*|simple|tokipona):", re.ASCII
 )
@@ -57,7 +60,8 @@ _TABLE = re.compile(
 _STYLE = re.compile(r"'{2,}")
 _LEFTOVER = re.compile(
     r"__[A-Z]{3,}__|^[ \t]*\{\|.*$|\[\[|\]\]|\{\{|\}\}|"
-    r"</?(?:ref|references|table|caption|tr|t[dht]|div|span|font|center|small|big|su[bp]|br|hr|p|[biusq]|em|strong|strike|del|ins|cite|code|var"
+    r"</?(?:ref|references|table|caption|tr|t[dht]|div|span|font|center|small|big|su[bp]|br|hr|p|[biusq]"
+    r"|em|strong|strike|del|ins|cite|code|var"
     r"|blockquote|li|[uod]l|d[dt]|noinclude|includeonly|onlyinclude|nowiki|gallery)\b[^<>]*>",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -70,8 +74,8 @@ _BLANK_LINES = re.compile(r"\n{3,}")
 def clean_article(title: str, wikitext: str, hidden_namespaces: Iterable[str] = ()) -> str:
     """The title and the cleaned sections, joined by blank lines; just the title if the article holds no text.
 
-    `hidden_namespaces` are a wiki's own words for File, Image and Category, besides the English ones. Raises DataError for an
-    article that the parser cannot read, or not in reasonable time.
+    `hidden_namespaces` are a wiki's own words for File, Image and Category, besides the English ones. Raises
+    DataError for an article that the parser cannot read, or not in reasonable time.
     """
     hidden = HIDDEN_NAMESPACES | {name.lower() for name in hidden_namespaces}
     wikitext = _cut_tables(_COMMENT.sub("", wikitext))
@@ -84,12 +88,14 @@ def clean_article(title: str, wikitext: str, hidden_namespaces: Iterable[str] = 
 def _expect_readable(title: str, wikitext: str) -> None:
     if len(wikitext) > MAX_ARTICLE_CHARS:
         raise DataError(
-            f"the article {title!r} has {len(wikitext):,} characters; expected at most {MAX_ARTICLE_CHARS:,}; it is left out"
+            f"the article {title!r} has {len(wikitext):,} characters; "
+            f"expected at most {MAX_ARTICLE_CHARS:,}; it is left out"
         )
     unclosed = count_unclosed(wikitext)
     if unclosed * len(wikitext) > MAX_PARSER_WORK:
         raise DataError(
-            f"the article {title!r} opens {unclosed:,} links, templates or tags that never close; expected few; it is left out"
+            f"the article {title!r} opens {unclosed:,} links, templates or tags that never close; "
+            "expected few; it is left out"
         )
 
 
@@ -100,7 +106,7 @@ def _parse(title: str, wikitext: str) -> "Wikicode":
     except ImportError:
         raise MissingExtraError("mwparserfromhell", "wikipedia") from None
     try:
-        # Style marks are left to `_remove_leftovers`: one odd '' in a page would turn all that follows inside out, headings too.
+        # Style marks are left to `_remove_leftovers`: one odd '' would turn all that follows inside out.
         return mwparserfromhell.parse(wikitext, skip_style_tags=True)
     except (ParserError, RecursionError) as error:
         raise DataError(
@@ -109,7 +115,8 @@ def _parse(title: str, wikitext: str) -> "Wikicode":
 
 
 def _cut_tables(wikitext: str) -> str:
-    """The article without its tables, in either notation: the parser reads many a real one, slightly malformed, as text."""
+    """The article without tables of either notation: the parser takes slightly malformed ones for text."""
+    # Where tables are open now, in wiki notation (False) and in HTML (True), and the spans of closed ones.
     opened: dict[bool, list[int]] = {False: [], True: []}
     spans: list[tuple[int, int]] = []
     for match in _TABLE.finditer(wikitext):
@@ -118,9 +125,11 @@ def _cut_tables(wikitext: str) -> str:
             opened[bool(html)].append(match.start())
         elif opened[bool(html)]:
             start = opened[bool(html)].pop()
-            while spans and spans[-1][0] >= start:  # tables within this one
+            # Tables within this one are part of its span.
+            while spans and spans[-1][0] >= start:
                 spans.pop()
             spans.append((start, match.end()))
+    # The text between the spans: from the end of each, or the beginning, to the start of the next.
     edges = [0, *(edge for span in spans for edge in span), len(wikitext)]
     return "".join(wikitext[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True))
 
@@ -174,7 +183,7 @@ def _strip(nodes: "list[Node]", hidden: frozenset[str]) -> str:
 
 
 def _remove(code: "Wikicode | None", hidden: frozenset[str]) -> None:
-    """Take the unwanted nodes out of a tree, in one pass: the parser's own `remove` searches the tree anew for every node."""
+    """Take the unwanted nodes out of a tree in one pass; the parser's `remove` searches it for each node."""
     from mwparserfromhell.definitions import is_parsable
     from mwparserfromhell.nodes import ExternalLink, Heading, Tag, Text, Wikilink
 
@@ -194,7 +203,8 @@ def _remove(code: "Wikicode | None", hidden: frozenset[str]) -> None:
 
 
 def _remove_leftovers(text: str) -> str:
-    """A piece of text without style marks, and without the halves of broken markup that the parser takes for text."""
+    """A text without style marks, and without the halves of broken markup that the parser takes for text."""
+    # Four quotes are a real one beside a mark of three; beyond five, which is bold italics, the rest is real.
     text = _STYLE.sub(lambda match: "'" if len(match[0]) == 4 else match[0][5:], text)
     return _LEFTOVER.sub("", text)
 

@@ -68,7 +68,8 @@ def test_another_python_file_is_no_bible(tmp_path: Path) -> None:
 
 
 def test_news_without_text_is_left_out(tmp_path: Path) -> None:
-    rows = 'article_id,publish_date,article_source_link,title,subtitle,text\n1,2017/2/7,http://a, Title ,,"One, two.\nThree."\n2,,,Empty,, \n'
+    rows = "article_id,publish_date,article_source_link,title,subtitle,text\n"
+    rows += '1,2017/2/7,http://a, Title ,,"One, two.\nThree."\n2,,,Empty,, \n'
     with zipfile.ZipFile(tmp_path / "n.zip", "w") as archive:
         archive.writestr("NewsArticles.csv", rows)
     [document] = documents_of_news(tmp_path / "n.zip")
@@ -97,7 +98,8 @@ def test_addresses_take_their_titles_from_the_table(tmp_path: Path) -> None:
     (tmp_path / "speeches").mkdir()
     (tmp_path / "speeches" / "1790-Washington-1.txt").write_text("Fellow citizens\n\n")
     (tmp_path / "speeches" / "1973-Nixon-2.txt").write_text("To the Congress")
-    table = "fileid,date,president_full,is_sotu\n1790-Washington-1,1790-01-08,George Washington,True\n1973-Nixon-2,1973-02-15,Richard Nixon,False\n"
+    table = "fileid,date,president_full,is_sotu\n1790-Washington-1,1790-01-08,George Washington,True\n"
+    table += "1973-Nixon-2,1973-02-15,Richard Nixon,False\n"
     (tmp_path / "metadata.csv").write_text(table)
     first, second = documents_of_sotu(tmp_path)
     assert (first.id, first.text, first.source) == ("1790-Washington-1", "Fellow citizens\n", "sotu")

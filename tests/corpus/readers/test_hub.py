@@ -182,7 +182,7 @@ def test_a_corpus_of_the_hub_is_opened_offline_and_refused_at_another_revision(
     library = SimpleNamespace(load_dataset=lambda *_, **__: rows)
     monkeypatch.setitem(sys.modules, "datasets", library)
     folder = CorpusFolder(tmp_path / "work")
-    config = CorpusConfig(vocab_size=280, valid_fraction=0.0, test_fraction=0.0)
+    config = CorpusConfig(vocab_size=285, valid_fraction=0.0, test_fraction=0.0)
 
     def ingest_with(answer: str | Exception) -> Corpus:
         monkeypatch.setattr(huggingface_hub, "HfApi", Hub(answer))

@@ -42,7 +42,7 @@ def position_after(source: Path) -> int:
 def test_a_file_is_read_from_the_first_byte_to_the_last(
     tmp_path: Path, packing: str, name: str, content: bytes
 ) -> None:
-    """What is looked at to recognise the format is not counted; the end of a zstd file is read twice, to see whether it is whole."""
+    """What is read to recognise the format is not counted; the end of a zstd file is read twice."""
     source = tmp_path / f"{name}.{packing}".rstrip(".")
     source.write_bytes(PACKINGS[packing](content))
     assert size_of(str(source)) == source.stat().st_size
@@ -106,7 +106,7 @@ def test_ingesting_tells_its_steps(
 def test_another_python_changes_the_standard_library_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new build of the same version has the same files, and no other source has to do with Python at all."""
+    """A new build of the same version has the same files; no other source has to do with Python at all."""
     file = tmp_path / "a.txt"
     file.write_text("words")
     sources = ("stdlib", "hf:owner/name", "nowhere", str(file))

@@ -1,4 +1,4 @@
-"""Dumps in the shapes that are met: old and new, packed, cut off; and articles with what the paper's appendix names."""
+"""Dumps as they are met, old and new, packed, cut off; articles with what the paper's appendix names."""
 
 import bz2
 import gzip
@@ -19,15 +19,19 @@ from retro.corpus.readers.wikipedia import DumpCounts, RawPage, clean_page, read
 from retro.corpus.wikitext import MAX_ARTICLE_CHARS, clean_article, count_unclosed
 from retro.errors import DataError, MissingExtraError
 
-NEW_HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="bg"><siteinfo><namespaces>
-<namespace key="0" /><namespace key="6" case="first-letter">Файл</namespace><namespace key="14">Категория</namespace>
+NEW_HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="bg">
+<siteinfo><namespaces>
+<namespace key="0" /><namespace key="6" case="first-letter">Файл</namespace>
+<namespace key="14">Категория</namespace>
 </namespaces></siteinfo>"""
 OLD_HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.3/" version="0.3"><siteinfo><namespaces>
-<namespace key="0" /><namespace key="6">Image</namespace><namespace key="102">Almanac</namespace></namespaces></siteinfo>"""
+<namespace key="0" /><namespace key="6">Image</namespace><namespace key="102">Almanac</namespace>
+</namespaces></siteinfo>"""
 
 
 def page(number: int, title: str, text: str, extra: str = "") -> str:
-    return f"<page><title>{title}</title>{extra}<id>{number}</id><revision><id>9</id><text>{text}</text></revision></page>\n"
+    revision = f"<revision><id>9</id><text>{text}</text></revision>"
+    return f"<page><title>{title}</title>{extra}<id>{number}</id>{revision}</page>\n"
 
 
 class Listed:
@@ -267,6 +271,6 @@ def test_real_articles_come_out_clean() -> None:
             re.MULTILINE,
         ), title
     assert (
-        "Anarchism is a political philosophy that advocates self-governed societies based on voluntary institutions."
-        in documents["Anarchism"]
+        "Anarchism is a political philosophy that advocates self-governed societies "
+        "based on voluntary institutions." in documents["Anarchism"]
     )

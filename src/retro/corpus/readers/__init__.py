@@ -1,4 +1,4 @@
-"""Readers: streams of documents from files, folders, hub datasets and the catalogue; memory holds one record at a time."""
+"""Readers: documents from files, folders, hub datasets and the catalogue, one record in memory at a time."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +28,7 @@ def read(source: str, fields: FieldMap | None = None, problems: Problems | None 
     if not path.exists():
         known = ", ".join(sorted(READERS))
         raise DataError(
-            f"{source} is no file, no folder and no corpus of the catalogue; expected one, or a name of: {known}"
+            f"{source} is no file, no folder and no corpus of the catalogue; "
+            f"expected one, or a name of: {known}"
         )
     return read_path(path, fields, problems)

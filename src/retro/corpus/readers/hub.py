@@ -17,7 +17,7 @@ TIMEOUT = 10.0
 
 
 def read_hub(source: str, fields: FieldMap, problems: Problems) -> Iterator[Document]:
-    """One document a row of `hf:OWNER/NAME` or `hf:OWNER/NAME/CONFIG`; `@SPLIT` names another split than train."""
+    """One document a row of `hf:OWNER/NAME` or `hf:OWNER/NAME/CONFIG`, of train or what `@SPLIT` names."""
     name, config, split = parse_hub_name(source)
     try:
         datasets: Any = importlib.import_module("datasets")
@@ -34,7 +34,7 @@ def read_hub(source: str, fields: FieldMap, problems: Problems) -> Iterator[Docu
 
 
 def parse_hub_name(source: str) -> tuple[str, str | None, str]:
-    """Name, config and split. A name without an owner takes a config after a leading slash: `hf:/NAME/CONFIG`."""
+    """Name, config and split. Without an owner, a config needs a leading slash: `hf:/NAME/CONFIG`."""
     path, _, split = source.removeprefix(PREFIX).partition("@")
     parts = path.split("/", 2)
     name = "/".join(parts[:2]).removeprefix("/")
@@ -70,7 +70,7 @@ def revision_of(name: str) -> str:
 def documents_of_rows(
     rows: Iterable[dict[str, Any]], where: str, source: str, fields: FieldMap, problems: Problems
 ) -> Iterator[Document]:
-    """One document a row. Rows come as they are asked for: a fault of a file or the network may show anywhere."""
+    """One document a row. Rows are fetched as they are asked for, so a fault may show at any of them."""
     number = 0
     try:
         for number, row in enumerate(rows, start=1):

@@ -29,7 +29,7 @@ Reader = Callable[[Path, str, str, FieldMap, Problems], Iterator[Document]]
 
 
 def read_path(path: Path, fields: FieldMap, problems: Problems) -> Iterator[Document]:
-    """Documents of a file, of a source tree, or of all files of a known format below a folder, by their names."""
+    """Documents of a file, of a source tree, or of all files of known formats below a folder, by name."""
     if not path.is_dir():
         yield from _read_file(path, path.name, path.resolve().parent.name, fields, problems)
     elif is_source_tree(path):

@@ -1,4 +1,4 @@
-"""Records: the names of their fields, the problems met on the way, how one becomes a document, and JSON Lines."""
+"""Records: their fields, the problems met on the way, how one becomes a document, and JSON Lines."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -67,7 +67,7 @@ def not_utf8(content: bytes, position: int) -> str:
 def to_document(
     record: Any, where: str, fallback_id: str, source: str, fields: FieldMap, problems: Problems
 ) -> Document | None:
-    """The document of a record; nothing, and a problem, where it has no text or cannot be written as UTF-8."""
+    """The document of a record; nothing, and a problem, where it has no text or is not fit for UTF-8."""
     text = record.get(fields.text) if isinstance(record, Mapping) else None
     if not isinstance(text, str) or not text.strip():
         reason = f"has no text; expected an object with a string called {fields.text}{_hint(record)}"

@@ -1,4 +1,4 @@
-"""What a user names as a source: its fingerprint, its size, and its items before the slow part of reading them."""
+"""What a user names as a source: its fingerprint, its size, and its items before the slow cleaning."""
 
 import platform
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def _fingerprint_of_files(path: Path) -> str:
 
 
 def size_of(source: str) -> int:
-    """Bytes of the files that reading the source reads, packed as they are; 0 where it is not known before."""
+    """Bytes of the files that the source is read from, packed as they are; 0 where that is not known."""
     if source in DUMPS:
         return dump_path(source).stat().st_size
     if source in READERS or source.startswith(PREFIX) or not Path(source).exists():

@@ -1,4 +1,4 @@
-"""Files as streams of bytes, unpacked on the way; the first bytes tell how a file is packed, whatever it is called."""
+"""Files as streams of bytes, unpacked on the way; the first bytes tell how, whatever a file is called."""
 
 import bz2
 import gzip
@@ -66,14 +66,14 @@ def open_stream(path: Path) -> IO[bytes]:
     packing = packing_of(path)
     file = cast(IO[bytes], io.BufferedReader(_CountedFile(path), BUFFER_BYTES))
     if packing == "gz":
-        return cast(
-            IO[bytes], io.BufferedReader(_Unpacked(file, cast(IO[bytes], gzip.GzipFile(fileobj=file))))
-        )
-    if packing == "bz2":
-        return cast(IO[bytes], io.BufferedReader(_Unpacked(file, cast(IO[bytes], bz2.BZ2File(file)))))
-    if packing == "zst":
-        return cast(IO[bytes], io.BufferedReader(_UnpackedZstd(file)))
-    return file
+        unpacked = _Unpacked(file, cast(IO[bytes], gzip.GzipFile(fileobj=file)))
+    elif packing == "bz2":
+        unpacked = _Unpacked(file, cast(IO[bytes], bz2.BZ2File(file)))
+    elif packing == "zst":
+        unpacked = _UnpackedZstd(file)
+    else:
+        return file
+    return cast(IO[bytes], io.BufferedReader(unpacked))
 
 
 class _CountedFile(io.FileIO):
@@ -92,7 +92,8 @@ class _Unpacked(io.RawIOBase):
     """A packed file and what reads it, which close together."""
 
     def __init__(self, file: IO[bytes], reader: IO[bytes]) -> None:
-        self._file, self._reader = file, reader
+        self._file = file
+        self._reader = reader
 
     def readable(self) -> bool:
         return True
@@ -106,13 +107,15 @@ class _Unpacked(io.RawIOBase):
 
 
 class _UnpackedZstd(_Unpacked):
-    """A zstd file of one or many frames. The library's own stream ends quietly where a file was cut off; this one does not."""
+    """A zstd file of one or many frames.
+
+    The library's own stream ends quietly where a file was cut off; this one raises an error.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         decompressor = zstandard.ZstdDecompressor(max_window_size=LONGEST_WINDOW)
-        super().__init__(
-            file, cast(IO[bytes], decompressor.stream_reader(file, read_across_frames=True, closefd=False))
-        )
+        reader = decompressor.stream_reader(file, read_across_frames=True, closefd=False)
+        super().__init__(file, cast(IO[bytes], reader))
 
     def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
         size = super().readinto(buffer)
@@ -122,7 +125,7 @@ class _UnpackedZstd(_Unpacked):
 
 
 def _ends_with_a_frame(file: IO[bytes]) -> bool:
-    """Walk the headers of frames and blocks (RFC 8878, section 3.1) to the end of the file; nothing is unpacked."""
+    """Whether the file is whole, by a walk over its headers of frames and blocks (RFC 8878, section 3.1)."""
     end = file.seek(0, os.SEEK_END)
     position = 0
     while position < end:
@@ -142,8 +145,12 @@ def _ends_with_a_frame(file: IO[bytes]) -> bool:
             header = file.read(3)
             if len(header) < 3:
                 return False
+            # From the lowest bit on: whether it is the last block, two bits of its kind, and its size.
             value = int.from_bytes(header, "little")
-            is_last, kind, size = bool(value & 1), value >> 1 & 3, value >> 3
+            is_last = bool(value & 1)
+            kind = value >> 1 & 3
+            size = value >> 3
+            # A block of one repeated byte holds that byte alone; its size is what it unpacks to.
             position += 3 + (1 if kind == REPEATED_BYTE else size)
         position += 4 if has_checksum else 0
     return position == end

@@ -17,11 +17,11 @@ MAX_FIELD = 64 * 2**20
 
 BATCH_ROWS = 256
 READ_BYTES = 2**20
-"""Read a Parquet column this much at a time; Arrow would otherwise hold the whole column of a row group, often all there is."""
+"""What is read of a Parquet column at a time; Arrow would otherwise hold all of a row group's column."""
 
 
 def read_csv(file: Path, name: str, source: str, fields: FieldMap, problems: Problems) -> Iterator[Document]:
-    """One document a row. A tab separates the columns if the file is called .tsv; a row without an id is called `NAME:LINE`."""
+    """One document a row, called `NAME:LINE` if it has no id. Tabs separate the columns of a .tsv file."""
     delimiter = "\t" if ".tsv" in file.name.lower() else ","
     number = 0
     try:
@@ -44,13 +44,13 @@ def csv_records(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """The rows by column, each with the number of its first line.
 
-    Bytes that are not UTF-8 pass the parser as lone surrogates, so that one bad row does not shift the quotes of the others.
+    Bytes that are not UTF-8 pass the parser as lone surrogates, so that one bad row does not shift the quotes
+    of the others.
     """
     csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD))
     with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
-        rows = csv.reader(
-            lines, delimiter=delimiter, strict=True
-        )  # a quote out of place is told, not guessed at
+        # Strict: a quote out of place is an error, not a guess.
+        rows = csv.reader(lines, delimiter=delimiter, strict=True)
         try:
             header = next(rows, [])
         except csv.Error as error:
@@ -93,7 +93,7 @@ def _fault_of(row: list[str], header: list[str]) -> str | None:
 
 
 def _has_bad_bytes(field: str) -> bool:
-    """Whether a byte came through as a lone surrogate; to encode it is quicker than to look at each character."""
+    """Whether a byte came through as a lone surrogate; encoding is quicker than looking at each character."""
     try:
         field.encode()
     except UnicodeEncodeError:
@@ -115,8 +115,8 @@ def read_parquet(
         with parquet.ParquetFile(file, pre_buffer=False, buffer_size=READ_BYTES) as table:
             found = table.schema_arrow.names
             if fields.text not in found:
-                reason = f"has no column {fields.text} but {', '.join(found)}; expected it; name the right one with --fields.text"
-                problems.add(str(file), reason)
+                reason = f"has no column {fields.text} but {', '.join(found)}; expected it; "
+                problems.add(str(file), reason + "name the right one with --fields.text")
                 return
             columns = [column for column in dict.fromkeys(fields.names()) if column in found]
             for batch in table.iter_batches(batch_size=BATCH_ROWS, columns=columns):
@@ -136,7 +136,7 @@ def read_parquet(
 
 
 def _rows(batch: Any) -> list[dict[str, Any] | None]:
-    """The rows of a batch; nothing in the place of one that is not UTF-8, which Arrow only finds when it makes the strings."""
+    """The rows of a batch, None for one that is not UTF-8: Arrow finds that only when it makes strings."""
     try:
         return batch.to_pylist()
     except UnicodeDecodeError:

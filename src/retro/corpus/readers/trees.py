@@ -21,7 +21,7 @@ Rules = list[tuple[Path, pathspec.GitIgnoreSpec]]
 
 
 def is_source_tree(path: Path) -> bool:
-    """A checkout, or a folder with rules of its own. Rules that tools leave in hidden folders do not count."""
+    """A checkout, or a folder with rules of its own; rules in hidden folders, left by tools, do not count."""
     folders = (file.parent.relative_to(path) for file in path.rglob(IGNORE_FILE))
     return (path / ".git").exists() or not all(is_hidden(folder) for folder in folders)
 
@@ -32,7 +32,7 @@ def is_hidden(relative: Path) -> bool:
 
 
 def read_tree(root: Path, problems: Problems) -> Iterator[Document]:
-    """One document a file. Binary, empty and large files are left out and counted, even by a strict reading."""
+    """One document a file. Binary, empty and large files are counted and left out, also if strict."""
     found = False
     for name in list_files(root):
         where = str(root / name)
@@ -111,7 +111,7 @@ def _list_by_rules(root: Path, folder: Path, rules: Rules) -> Iterator[str]:
 
 
 def _is_ignored(path: Path, is_folder: bool, rules: Rules) -> bool:
-    """The rules nearest to the file decide. An ignored folder is never entered, so nothing in it comes back."""
+    """The rules nearest to the file decide. An ignored folder is not entered: nothing in it comes back."""
     for folder, spec in reversed(rules):
         # A slash at the end tells a folder: some rules are for folders alone.
         name = path.relative_to(folder).as_posix() + ("/" if is_folder else "")

@@ -114,8 +114,8 @@ def read_raw_pages(path: Path, counts: DumpCounts | None = None) -> Iterator[Raw
 def read_pages_and_redirects(path: Path, counts: DumpCounts | None = None) -> Iterator[RawPage]:
     """The articles of a dump and the redirects to them, in its order; other namespaces are only counted.
 
-    A dump that is cut off gives the whole pages before the cut, since enwik8 is such a one. A packed file that
-    is cut off or damaged is an error, after the pages before the damage.
+    A dump that is cut off gives the whole pages before the cut, since enwik8 is such a one. A packed file
+    that is cut off or damaged is an error, after the pages before the damage.
     """
     counts = counts or DumpCounts()
     site = _Site()

@@ -26,7 +26,7 @@ PROBE = "A  probe,\twith\r\n\n  spaces, naïve ☕ ▁ 漢字 e\u0301 and <unk> 
 class HuggingFaceTokenizer(Tokenizer):
     """The tokenizer of a folder with `tokenizer.json` and `tokenizer_config.json`.
 
-    A tokenizer without padding of its own, or that pads with its end token, gets one more id for it behind the vocabulary.
+    A tokenizer that has no padding, or pads with its end token, gets one more id behind the vocabulary.
     """
 
     def __init__(self, path: Path) -> None:
@@ -118,7 +118,7 @@ def _content(token: Any) -> str:
 
 
 def _without_changes_to_the_text(document: dict[str, Any]) -> dict[str, Any]:
-    """The same tokenizer without normalisation, but for the spelling of spaces, and without a leading space."""
+    """The same tokenizer without normalisation, except for spaces, and without a leading space."""
     normalizer = document.get("normalizer") or {}
     steps = normalizer.get("normalizers", [normalizer])
     spelling = [step for step in steps if step.get("type") == "Replace" and step.get("content") == SPACE]
@@ -131,7 +131,7 @@ def _without_changes_to_the_text(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_leading_space(part: Any) -> Any:
-    """A part of `tokenizer.json`, with both ways of asking for a space before the text turned off at any depth."""
+    """A part of `tokenizer.json` with both ways to ask for a space before the text turned off."""
     if isinstance(part, list):
         return [_without_leading_space(item) for item in part]
     if not isinstance(part, dict):

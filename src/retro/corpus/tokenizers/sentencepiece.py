@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers: trained on the corpus, with bytes for every character that has no token of its own."""
+"""SentencePiece tokenizers: trained on the corpus, with bytes for characters that have no token."""
 
 import io
 import json
@@ -43,7 +43,7 @@ class SentencePieceTokenizer(Tokenizer):
         return piece.replace(SPACE, " ").encode()
 
     def encode(self, text: str) -> list[int]:
-        # SentencePiece would take a real U+2581 for a space, so the text is cut there and the mark spelled out.
+        # SentencePiece would take a real U+2581 for a space: the text is cut there and the mark spelled out.
         parts = text.split(SPACE)
         tokens: list[int] = self._processor.encode(parts[0])
         for part in parts[1:]:
@@ -54,7 +54,7 @@ class SentencePieceTokenizer(Tokenizer):
 def train_tokenizer(
     texts: Iterable[str], path: Path, vocab_size: int, kind: str, inputs: dict[str, str]
 ) -> Artifact:
-    """Train a tokenizer of the kind `bpe` or `unigram`; `inputs` are the fingerprints of the texts' origin."""
+    """Train a tokenizer of the kind `bpe` or `unigram`; `inputs` are the fingerprints of the texts."""
 
     def work(stage: Stage) -> None:
         model = train_model(texts, vocab_size, kind)
@@ -70,7 +70,7 @@ def train_tokenizer(
 
 
 def train_model(texts: Iterable[str], vocab_size: int, kind: str = "bpe") -> bytes:
-    """The bytes of a SentencePiece model. The texts are cut into lines, as SentencePiece learns within lines."""
+    """The bytes of a SentencePiece model, which is learned line by line."""
     # Streamed, since SentencePiece keeps a copy of its own.
     lines = (line for text in texts for line in text.splitlines() if line.strip())
     first = next(lines, None)

@@ -79,4 +79,4 @@ class Tokenizer(ABC):
 
 
 KINDS: dict[str, Callable[[Path], Tokenizer]] = {}
-"""How a tokenizer is read from its folder, by the file that tells its kind. The package's `__init__` fills it."""
+"""How a tokenizer is read from its folder, by the file that tells its kind; the package fills it."""
