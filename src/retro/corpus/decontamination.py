@@ -61,6 +61,7 @@ def find_contaminated(
     of at most 0.001. The documents are read once; memory is that of the held-out ones.
     """
     closest: dict[int, Contamination] = {}
+    # Of equally close ones the first stays, so that the report is the same in every run.
     for pair in find_pairs(documents, held_out, n, threshold):
         if pair.document not in closest or pair.similarity > closest[pair.document].similarity:
             closest[pair.document] = pair
@@ -94,6 +95,7 @@ def find_candidates(
     """The documents that may be too close to held-out ones: number, tokens, and which held-out ones."""
     if not held_out:
         return
+    # The usual number, unless the threshold is so low that it would miss pairs.
     num_perm = min(max(NUM_PERM, permutations_needed(threshold, PROBABILITY)), MAX_NUM_PERM)
     bands, rows = lsh_parameters(threshold, num_perm, PROBABILITY)
     held_signatures = [signatures(batch, n, num_perm) for _, batch in _batches(held_out)]
@@ -136,6 +138,7 @@ def title_key(title: str) -> str:
 
 def names_of(lines: Iterable[str]) -> frozenset[str]:
     """Titles or ids, each as it is, for ids match exactly, and as its `title_key`, for titles in any form."""
+    # Ids match as they are, titles in any of their forms: both are kept.
     names = {line.strip() for line in lines}
     names |= {title_key(name) for name in names}
     return frozenset(names - {""})

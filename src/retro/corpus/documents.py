@@ -28,6 +28,7 @@ class Document:
 
 def uniform(*parts: object) -> float:
     """A number in [0, 1) that depends on the parts alone."""
+    # Joined by what names do not hold, so that ("a", "bc") and ("ab", "c") differ.
     digest = hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
@@ -37,11 +38,13 @@ def split_of(document: Document, config: CorpusConfig) -> str | None:
 
     Independent of the order and number of documents, so that a corpus can grow without moving any of them.
     """
+    # Two draws from two names: which documents are sampled says nothing about their splits.
     name = f"{document.source}/{document.id}"
     if uniform("sample", config.split_seed, name) >= config.sample_fraction:
         return None
     if config.max_document_bytes and len(document.text.encode()) > config.max_document_bytes:
         return None
+    # A split that the source itself gives is kept, as benchmarks are compared on theirs.
     if document.split:
         return document.split
     draw = uniform("split", config.split_seed, name)

@@ -61,6 +61,7 @@ class EncodedStore:
         number = 0
         for name in self._names:
             tokens = load_array(self.artifact.file(f"{name}.npy"), self._remedy, mapped=True)
+            # The tokens of the rows lie one after the other, so their lengths tell where each begins.
             start = 0
             for row in self._tables.read(name):
                 end = start + row["num_tokens"]

@@ -55,6 +55,7 @@ class CorpusFolder:
                 counts["documents"] += 1
                 counts["tokens"] += int(store.ends[index] - store.starts[index])
                 counts["bytes"] += int(store.num_bytes[index])
+        # A source may have lost all of its documents and is listed all the same.
         for row in self._removed_rows():
             table.setdefault(row["source"], Counter())[row["reason"]] += 1
         return table

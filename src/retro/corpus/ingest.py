@@ -40,7 +40,9 @@ def ingest(
     """
     executor = executor or LocalExecutor()
     problems = Problems(strict)
+    # Nothing is read yet: if the text is finished, it never will be.
     items = (item for source in sources for item in read_raw(source, fields, problems))
+    # What the corpus was made from counts where a source cannot be asked now.
     recorded = recorded_inputs(folder.text_path)
     inputs = {source: fingerprint_of(source, recorded.get(source, "")) for source in sources}
     inputs |= _named_fields(fields or FieldMap())
@@ -60,6 +62,7 @@ def decontaminate(
     folder: CorpusFolder, out: Path, against: Sequence[str], names: frozenset[str] = frozenset()
 ) -> Corpus:
     """Write the token stores again below `out`, without training documents close to `against` or named."""
+    # The settings that the corpus was packed with, which its training store has kept.
     settings = folder.corpus().train.artifact.config
     config = from_dict(CorpusConfig, {key: value for key, value in settings.items() if key != "split"})
     encoded = EncodedStore(open_artifact(folder.encoded_path, "encoded", folder.command))

@@ -104,11 +104,13 @@ def read_links(path: Path, counts: DumpCounts | None = None) -> LinkGraph:
     if not titles:
         raise DataError(f"{path} holds no article; expected a MediaWiki dump with some; name another file")
     numbers = _resolve({normal_title(title): number for number, title in enumerate(titles)}, redirects)
+    # The article that each of the numbered targets leads to, −1 if none; then that of every link.
     article_of = np.fromiter(
         (numbers.get(normal_title(name), -1) for name in names), dtype=np.int32, count=len(names)
     )
     targets = article_of[np.array(links, dtype=np.int32)]
     sources = np.repeat(np.arange(len(titles)), np.array(num_links, dtype=np.int32))
+    # Links to what is not in the dump, and those of an article to itself, do not count.
     real = (targets >= 0) & (targets != sources)
     return LinkGraph(titles, numbers, *_rows(sources[real], targets[real], len(titles)))
 

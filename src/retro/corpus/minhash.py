@@ -26,6 +26,7 @@ def lsh_parameters(threshold: float, num_perm: int, probability: float) -> tuple
     1 − (1 − sʳ)ᵇ. The most rows that still suffice are taken, since each further row spares false candidates.
     """
     needed = permutations_needed(threshold, probability)
+    # From the most rows down: the first that suffices is the most selective.
     for rows in range(num_perm, 0, -1):
         bands = num_perm // rows
         if 1.0 - (1.0 - threshold**rows) ** bands >= probability:
@@ -129,12 +130,14 @@ class BandIndex:
         self.bands = bands
         self.rows = rows
         keys = self._keys(signatures).ravel()
+        # Row by row the keys of a signature's bands lie side by side, so that a place tells its owner.
         order = np.argsort(keys)
         self._sorted = keys[order]
         self._owners = (order // bands).astype(np.uint32)
 
     def _keys(self, signatures: NDArray[np.uint32]) -> NDArray[np.uint64]:
         """One key for each band of each signature; the multipliers differ from band to band."""
+        # Each row of a band has an odd multiplier of its own, so that the order of the rows counts in the sum.
         used = self.bands * self.rows
         multipliers = _mix(np.arange(1, used + 1, dtype=np.uint64)) | np.uint64(1)
         spread = _mix(signatures[:, :used].astype(np.uint64) + np.uint64(1)) * multipliers

@@ -42,7 +42,7 @@ class Mixture:
     def __init__(self, weights: Mapping[str, float], sizes: Mapping[str, int], seed: int) -> None:
         _check(weights, sizes)
         self.weights = dict(weights)
-        self.sources = sorted(weights)  # the order of the mappings means nothing
+        self.sources = sorted(weights)  # the order of the mapping means nothing
         self.sizes = {source: int(sizes[source]) for source in self.sources}
         self.seed = seed
         self._shares = _shares(np.array([weights[source] for source in self.sources], dtype=np.float64))
@@ -63,6 +63,7 @@ class Mixture:
         number = int(order[place])
         source = self.sources[number]
         use = int(self._uses_before(block)[number]) + int(ranks[place])
+        # Uses beyond the size of a source begin its next epoch, in another order.
         epoch, position = divmod(use, self.sizes[source])
         return Draw(source, permuted(position, self.sizes[source], self._keys(source, epoch)), epoch)
 
@@ -110,10 +111,12 @@ def permuted(position: int, size: int, keys: tuple[int, ...]) -> int:
     fewer than four times on average. A stored permutation would cost 8 bytes a document for each source and
     be drawn anew on every resumption.
     """
+    # Half the bits, rounded up, that the largest position needs.
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
     while True:
         left, right = position >> half, position & mask
+        # Each round can be undone, whatever the mixing does: that makes it a permutation.
         for key in keys:
             left, right = right, left ^ (_mix(right ^ key) & mask)
         position = left << half | right
@@ -142,7 +145,7 @@ def _shares(weights: NDArray[np.float64]) -> NDArray[np.int64]:
     bits = PERIOD.bit_length() - 1
     shifts = np.array([int(f"{block:0{bits}b}"[::-1], 2) for block in range(PERIOD)]) / PERIOD
     edges = np.concatenate([[0.0], np.cumsum(weights) / weights.sum() * BLOCK])
-    edges[-1] = BLOCK
+    edges[-1] = BLOCK  # exactly, whatever the sum was rounded to
     # How many lattice points lie before each edge; rounding keeps an edge on a point from slipping past it.
     caught = np.ceil(np.round(edges, 9)[None, :] - shifts[:, None]).astype(np.int64)
     return caught[:, 1:] - caught[:, :-1]

@@ -40,6 +40,7 @@ def pack(
     if names or against:
         given = [tokens.tolist() for tokens in against]
         inputs["decontaminated against"] = make_fingerprint(sorted(names), given)
+    # A split without documents has no store; the others have one, unless all their documents are removed.
     settings = {split: {**to_dict(config), "split": split} for split in encoded.splits()}
     found = {split: find_tokens(path / split, tokenizer, settings[split], inputs) for split in settings}
     stores = {split: store for split, store in found.items() if store is not None}
@@ -80,6 +81,7 @@ def removals(
     against: Sequence[np.ndarray] = (),
 ) -> dict[int, dict[str, Any]]:
     """The documents that are left out, by number, each with the reason."""
+    # In this order a document that could go for several reasons is listed with the first.
     removed = dict(_duplicates(encoded))
     removed |= {number: removal for number, removal in _named(encoded, names) if number not in removed}
     held_out = [

@@ -107,6 +107,7 @@ def write_text(
                 if progress:
                     text_bytes = sum(counts[f"bytes of {split}"] for split in SPLITS)
                     progress(counts["documents"], text_bytes, position)
+        # Said here rather than by the tokenizer, which would only miss its text.
         if not counts["train"]:
             skipped = "".join(f"; skipped: {where} {reason}" for where, reason in problems.rows[:1])
             raise DataError(
@@ -162,6 +163,7 @@ def _write_shard(batch: Batch) -> dict[str, Any]:
     problems: list[tuple[str, str]] = []
     with (
         atomic_write(batch.shard) as file,
+        # A quick level, since the shards are read a few times only.
         zstandard.ZstdCompressor(level=1).stream_writer(file, closefd=False) as stream,
     ):
         for item in batch.items:
@@ -170,6 +172,7 @@ def _write_shard(batch: Batch) -> dict[str, Any]:
             except DataError as error:
                 problems.append((f"page {item.id}", str(error)))
                 continue
+            # A page without text is no document, and a document that is not sampled has no split.
             split = split_of(document, batch.config) if document is not None else None
             if document is None or split is None or not document.text.strip():
                 counts["left out"] += 1
@@ -178,6 +181,7 @@ def _write_shard(batch: Batch) -> dict[str, Any]:
             stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
             size = len(document.text.encode())
             counts.update({"documents": 1, split: 1, f"bytes of {split}": size})
+            # The tokenizer is trained on these, by source.
             if split == "train":
                 counts[TRAIN_BYTES + document.source] += size
     return {"counts": counts, "problems": problems}

@@ -62,6 +62,7 @@ class TokenStore:
 
     def select(self, documents: Sequence[int]) -> "TokenStore":
         """Some of the documents, in the given order, in memory."""
+        # A shallow copy, in which everything that depends on the documents is replaced.
         chosen = copy.copy(self)
         chosen.tokens = np.concatenate([self.document(index) for index in documents])
         chosen.ends = np.cumsum([self.ends[index] - self.starts[index] for index in documents])

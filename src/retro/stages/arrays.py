@@ -32,10 +32,12 @@ class Filling:
             name: np.lib.format.open_memmap(stage.file(f"{name}.npy"), mode, dtype, shape)
             for name, (dtype, shape) in arrays.items()
         }
+        # From now on the arrays can be opened again, even if nothing of them is filled.
         self.keep(self.done)
 
     def keep(self, done: int) -> None:
         """Flush what was filled to disk, and only then call it done."""
+        # The other way round, a crash could leave a count of what never reached the disk.
         for array in self.arrays.values():
             array.flush()
         write_json(self._done, done)
@@ -50,6 +52,7 @@ def load_array(path: Path, remedy: str, mapped: bool = False) -> np.ndarray:
     try:
         if mapped:
             return np.lib.format.open_memmap(path, mode="r")
+        # Opened here: `np.load` takes some damaged files for archives and leaves them open.
         with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

@@ -43,6 +43,7 @@ class LocalExecutor:
             yield from map(function, items)
             return
         pool = self._started()
+        # Tasks that were handed to the pool and whose results have not been taken yet.
         pending: deque[Future[Result]] = deque()
         try:
             yield from _in_order(
@@ -89,12 +90,13 @@ class RayExecutor:
         if not ray.is_initialized():
             ray.init(include_dashboard=False, log_to_driver=False, logging_level="warning")
         workers = self.num_workers or int(ray.cluster_resources().get("CPU", 1))
+        # The function is sent to the cluster once, however many items there are.
         submit = partial(ray.remote(num_cpus=1)(_call).remote, ray.put(function))
         pending: deque[Any] = deque()
         try:
             yield from _in_order(items, submit, ray.get, pending, workers)
         except ray.exceptions.RayTaskError as error:
-            raise error.cause from None
+            raise error.cause from None  # the error of our own function, as a local pool would raise it
         except ray.exceptions.RayError as error:
             reason = " ".join(str(error).split())
             raise RetroError(
@@ -147,4 +149,5 @@ def _peek(items: Iterable[Item], number: int) -> tuple[list[Item], Iterator[Item
 
 
 def _leave_interrupts_to_the_parent() -> None:
+    """Ctrl-C reaches every process of a terminal, but only the parent knows what to do about it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

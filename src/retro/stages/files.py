@@ -17,11 +17,12 @@ def atomic_path(path: Path) -> Iterator[Path]:
     temporary = path.with_name(path.name + ".tmp")
     try:
         yield temporary
+        # Flushed before it is renamed: after a crash the name must not stand for an empty file.
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)  # after the rename there is nothing to remove
 
 
 @contextmanager
@@ -77,6 +78,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def make_fingerprint(*parts: Any) -> str:
     """Sixteen hexadecimal digits that change when any part changes."""
+    # Keys are sorted, so that the order in which settings were given does not count.
     return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
 
 

@@ -113,6 +113,7 @@ def run_stage(
     if not path.exists():
         partial.mkdir(parents=True, exist_ok=True)
         with locked(partial):
+            # Looked at again under the lock, since another process may have finished meanwhile.
             if not path.exists():
                 return _finish(path, partial, plan, work, command)
         # Another process finished the stage between the two looks; the folder made here is empty.
@@ -164,6 +165,7 @@ def _finish(
     # A folder that holds nothing but its plan may begin again with other settings: there is nothing to lose.
     if plan_path.exists() and any(file.is_file() and file != plan_path for file in partial.rglob("*")):
         _expect_same(partial, json.loads(plan_path.read_text()), plan, command)
+    # The plan is written before any work, so that whatever a kill leaves says what it belongs to.
     write_json(plan_path, plan)
     stage = Stage(partial)
     work(stage)
@@ -209,6 +211,7 @@ def reopen_broken(path: Path) -> list[str]:
     ]
     if broken:
         for name in broken:
+            # A shard is several files of one stem, and only all of them together are a part.
             stem = (path / name).name.partition(".")[0]
             for file in (path / name).parent.glob(f"{stem}.*"):
                 file.unlink()

@@ -20,6 +20,7 @@ def read(source: str, fields: FieldMap | None = None, problems: Problems | None 
     """
     fields = fields or FieldMap()
     problems = Problems(strict=True) if problems is None else problems
+    # A name of the catalogue comes first, even if a file is called so; `./NAME` names the file.
     if source in READERS:
         return READERS[source]()
     if source.startswith(PREFIX):

@@ -10,26 +10,11 @@ from typing import Any
 
 from retro.corpus.documents import Document
 
-BLOCKS = {
-    "p",
-    "li",
-    "ul",
-    "ol",
-    "dl",
-    "dt",
-    "dd",
-    "note",
-    "important",
-    "h1",
-    "h2",
-    "h3",
-    "h4",
-    "table",
-    "tr",
-    "pre",
-    "br",
-    "div",
-}
+BLOCKS = frozenset(
+    {"p", "li", "ul", "ol", "dl", "dt", "dd", "note", "important", "h1", "h2", "h3", "h4", "table", "tr"}
+    | {"pre", "br", "div"}
+)
+"""Tags that begin or end a line."""
 
 
 def latest_services(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -43,7 +28,7 @@ def latest_services(folder: Path) -> Iterator[tuple[str, Path]]:
 def documents_of_service(file: Path, service: str) -> Iterator[Document]:
     """One document for the service and one for each operation: what it does, then its fields, level by level.
 
-    What several operations share is told with the first of them only.
+    What several operations share is described with the first of them only.
     """
     with gzip.open(file, "rb") as stream:
         description: dict[str, Any] = json.load(stream)
@@ -53,32 +38,30 @@ def documents_of_service(file: Path, service: str) -> Iterator[Document]:
         yield Document(
             id=service, text=f"{name}\n\n{overview}\n", source="api-prose", title=name, language="en"
         )
-    told: set[str] = set()
+    described: set[str] = set()
     for operation, details in description.get("operations", {}).items():
         parts = [to_text(details.get("documentation", ""))]
         for reference in [details.get("input"), details.get("output"), *details.get("errors", [])]:
             if reference:
-                parts += _describe(reference["shape"], description["shapes"], told)
+                parts += _describe(reference["shape"], description["shapes"], described)
         prose = "\n\n".join(part for part in parts if part)
         if prose:
             text = f"{operation}\n\n{prose}\n"
+            title = f"{name}: {operation}"
             yield Document(
-                id=f"{service}/{operation}",
-                text=text,
-                source="api-prose",
-                title=f"{name}: {operation}",
-                language="en",
+                id=f"{service}/{operation}", text=text, source="api-prose", title=title, language="en"
             )
 
 
-def _describe(first: str, shapes: dict[str, Any], told: set[str]) -> Iterator[str]:
+def _describe(first: str, shapes: dict[str, Any], described: set[str]) -> Iterator[str]:
     """The documentation of a shape and of all that it is made of, breadth first, each shape once."""
+    # Shapes refer to each other, some in circles; those described before end the walk.
     queue = [first]
     while queue:
         shape_name = queue.pop(0)
-        if shape_name in told:
+        if shape_name in described:
             continue
-        told.add(shape_name)
+        described.add(shape_name)
         shape = shapes[shape_name]
         if own := to_text(shape.get("documentation", "")):
             yield f"{shape_name}: {own}"

@@ -60,6 +60,7 @@ def documents_of_wikitext(text: str, split: str) -> Iterator[Document]:
     """
     # Titles of sections have more than one equals sign, which the second parenthesis rules out.
     titles = list(re.finditer(r"(?<=^ \n) = ((?!= ).+) = \n(?= \n)", text, flags=re.MULTILINE))
+    # An article goes on to the next title, the last one to the end of the file.
     ends = [title.start() for title in titles[1:]] + [len(text)]
     for number, (title, end) in enumerate(zip(titles, ends, strict=True)):
         yield Document(
@@ -120,6 +121,7 @@ def documents_of_reviews(file: Path) -> Iterator[Document]:
     with file.open("rb") as stream:
         for _, row in csv_records(stream, str(file), ",", "text", Problems(strict=True)):
             site = row["source"]
+            # Empty reviews are counted too, so that a number means the same row in every version.
             counts[site] = number = counts.get(site, 0) + 1
             text = re.sub(r"<br ?/?>", "\n", row["text"]).strip()
             if text:

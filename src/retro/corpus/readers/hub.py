@@ -24,6 +24,7 @@ def read_hub(source: str, fields: FieldMap, problems: Problems) -> Iterator[Docu
     except ImportError:
         raise MissingExtraError("datasets", "hf") from None
     try:
+        # Streamed: only what is read is downloaded, and nothing is kept.
         rows = datasets.load_dataset(name, config, split=split, streaming=True)
     except BROKEN as error:
         reason = " ".join(str(error).split())

@@ -82,6 +82,7 @@ def format_by_content(file: Path) -> str | None:
         return None
     if head.startswith(b"PAR1"):
         return "parquet"
+    # A zero byte marks a binary file, as it does for git.
     if b"\0" in head:
         return "binary"
     start = head.lstrip()
@@ -115,6 +116,7 @@ def _read_file(
     file: Path, name: str, source: str, fields: FieldMap, problems: Problems
 ) -> Iterator[Document]:
     found = format_by_name(file)
+    # Names are believed, except that a dump may be called .txt, and a file may have no suffix at all.
     if found is None or (found == "text" and format_by_content(file) == "dump"):
         found = format_by_content(file)
     if found not in _READERS:

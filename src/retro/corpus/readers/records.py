@@ -44,6 +44,7 @@ class Problems:
         reason = " ".join(reason.split())
         if self.strict and not harmless:
             raise DataError(f"{where} {reason}")
+        # The list is bounded, as every row of a huge file may be bad; the count is not.
         self.count += 1
         if len(self.rows) < MAX_ROWS:
             self.rows.append((where, reason))
@@ -80,6 +81,7 @@ def to_document(
         title=_string(record.get(fields.title)),
         language=_string(record.get(fields.language)),
     )
+    # All parts are written as UTF-8 later, the id and the title too.
     for part in (document.text, document.id, document.source, document.title, document.language):
         if not _is_encodable(part):
             reason = "holds half of a surrogate pair; expected whole characters; mend or remove it"

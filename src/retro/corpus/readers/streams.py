@@ -48,6 +48,7 @@ _METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
 @contextmanager
 def metered() -> Iterator[Meter]:
     """Count what is read of files within the block."""
+    # A context variable, so that nested and concurrent readings count apart.
     token = _METER.set(meter := Meter())
     try:
         yield meter
@@ -119,6 +120,7 @@ class _UnpackedZstd(_Unpacked):
 
     def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
         size = super().readinto(buffer)
+        # Nothing more comes: was that the end of a frame?
         if size == 0 and not _ends_with_a_frame(self._file):
             raise EOFError("the file ends within a zstd frame")
         return size
@@ -131,6 +133,7 @@ def _ends_with_a_frame(file: IO[bytes]) -> bool:
     while position < end:
         file.seek(position)
         head = file.read(18)  # the longest header of a frame
+        # A frame that holds no data says its size in the next four bytes.
         if head[1:4] == SKIPPABLE:
             position += 8 + int.from_bytes(head[4:8], "little")
             continue

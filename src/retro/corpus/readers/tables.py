@@ -66,6 +66,7 @@ def csv_records(
             )
             return
         while True:
+            # A row may span several lines; it is named by its first.
             number = rows.line_num + 1
             try:
                 row = next(rows)
@@ -118,8 +119,10 @@ def read_parquet(
                 reason = f"has no column {fields.text} but {', '.join(found)}; expected it; "
                 problems.add(str(file), reason + "name the right one with --fields.text")
                 return
+            # Each column once, even if two fields are mapped to the same.
             columns = [column for column in dict.fromkeys(fields.names()) if column in found]
             for batch in table.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+                # Arrow opens the file itself, so its bytes are counted by the share of rows that were read.
                 count_bytes(file.stat().st_size * batch.num_rows // table.metadata.num_rows)
                 for record in _rows(batch):
                     number += 1

@@ -76,12 +76,12 @@ def list_files(root: Path) -> list[str]:
 def _list_by_git(root: Path) -> set[str] | None:
     """What git lists; nothing where it is missing or refuses.
 
-    No program is run that the checkout's own settings may name (`core.fsmonitor`), nor do the variables of a
-    surrounding git command count.
+    No program is run that the checkout's own settings may name (`core.fsmonitor`).
     """
     git = shutil.which("git")
     if git is None:
         return None
+    # A command that runs within a git hook has variables that point to another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = [git, "-c", "core.fsmonitor=false", "-C", str(root)]
     command += ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -100,6 +100,7 @@ def _list_by_rules(root: Path, folder: Path, rules: Rules) -> Iterator[str]:
         rules = [*rules, (folder, pathspec.GitIgnoreSpec.from_lines(lines))]
     for entry in os.scandir(folder):
         path = Path(entry.path)
+        # A link may lead out of the tree, or in a circle.
         if entry.name == ".git" or entry.is_symlink():
             continue
         is_folder = entry.is_dir()

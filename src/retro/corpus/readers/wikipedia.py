@@ -79,6 +79,7 @@ class _Site:
 def read_dump(path: Path, problems: Problems | None = None) -> Iterator[Document]:
     """The cleaned articles of a dump. What cannot be read goes to `problems`; without them it is an error."""
     pages = read_raw_pages(path)
+    # Not a for loop: after a page that cannot be cleaned the reading goes on.
     while True:
         where = str(path)
         try:
@@ -122,6 +123,7 @@ def read_pages_and_redirects(path: Path, counts: DumpCounts | None = None) -> It
     for page in _page_elements(path, site, counts):
         title = (page.findtext("{*}title") or "").strip()
         revisions = page.findall("{*}revision")
+        # A dump with the whole history has several revisions, the newest last.
         wikitext = (revisions[-1].findtext("{*}text") if revisions else None) or ""
         if not site.is_article(page, title):
             counts.other_namespaces += 1
@@ -137,6 +139,7 @@ def _page_elements(path: Path, site: _Site, counts: DumpCounts) -> Iterator[Elem
     """Whole page elements; each is dropped before the next, so that memory does not grow with the dump."""
     root: Element | None = None
     for event, element in _events(path, counts):
+        # The first event is the start of the root, which says the language of the wiki.
         if root is None:
             root = element
             site.language = root.get(XML_LANGUAGE) or site.language
@@ -145,7 +148,7 @@ def _page_elements(path: Path, site: _Site, counts: DumpCounts) -> Iterator[Elem
             site.read(element)
         elif event == "end" and name == "page":
             yield element
-            root.clear()
+            root.clear()  # the parser keeps every element below the root
     if root is None or not root.tag.endswith("mediawiki"):
         raise DataError(
             f"{path} holds no mediawiki element; expected a MediaWiki dump (.xml, .xml.bz2, .xml.gz or "
@@ -165,6 +168,7 @@ def _events(path: Path, counts: DumpCounts) -> Iterator[tuple[str, Element]]:
                 raise DataError(
                     f"{path} is no MediaWiki dump or is damaged ({error}); expected XML; download it again"
                 ) from None
+    # Only here does the parser say that elements were left open.
     try:
         parser.close()
     except ParseError:

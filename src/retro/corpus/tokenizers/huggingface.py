@@ -56,9 +56,10 @@ class HuggingFaceTokenizer(Tokenizer):
         fingerprint = make_fingerprint("huggingface", file_checksum(path / MODEL_FILE), pad_id, end_id)
         super().__init__(token_bytes, pad_id, end_id, fingerprint)
         self.path = path
+        # The three bytes of U+2581, if the vocabulary has tokens for single bytes.
         spelled = [ids.get(f"<0x{byte:02X}>", -1) for byte in SPACE.encode()]
         self._space_mark = spelled if min(spelled) >= 0 else None
-        self.encode(PROBE)
+        self.encode(PROBE)  # a tokenizer that loses text is refused before it is used
 
     def encode(self, text: str) -> list[int]:
         # With byte fallback a space is written as U+2581, so a real one is spelled out by its bytes.
@@ -148,6 +149,7 @@ def _token_bytes(document: dict[str, Any], ids: dict[str, int]) -> list[bytes]:
     """The bytes of every id; special tokens and gaps have none, other added tokens stand for themselves."""
     table: list[bytes] = [b""] * (max(ids.values()) + 1)
     added = {token["content"]: not token["special"] for token in document.get("added_tokens", ())}
+    # Its decoder or pre-tokenizer tells which of the two ways it has to spell bytes.
     byte_level = "ByteLevel" in json.dumps([document.get("decoder"), document.get("pre_tokenizer")])
     for piece, token in ids.items():
         if piece in added:

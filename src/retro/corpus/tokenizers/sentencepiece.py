@@ -83,6 +83,7 @@ def train_model(texts: Iterable[str], vocab_size: int, kind: str = "bpe") -> byt
             model_writer=output,
             model_type=kind,
             vocab_size=vocab_size,
+            # All of these together make it lossless: no normalisation, spaces kept, bytes for the rest.
             byte_fallback=True,
             normalization_rule_name="identity",
             add_dummy_prefix=False,

@@ -64,6 +64,7 @@ def bytes_by_source(
     open_sources = {source for source, weight in weights.items() if weight > 0.0}
     while open_sources:
         total = sum(weights[source] for source in open_sources)
+        # Sources that have no more than their share give all of it, which leaves more for the others.
         full = {source for source in open_sources if sizes[source] <= left * weights[source] / total}
         if not full:
             # Every source that is left has enough, so the rest is divided by weight and that is the end.
