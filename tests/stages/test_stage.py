@@ -12,7 +12,15 @@ import pytest
 from retro.errors import ArtifactError
 from retro.stages import stage as stages
 from retro.stages.files import atomic_write
-from retro.stages.stage import Artifact, Stage, open_artifact, reopen_broken, run_stage
+from retro.stages.stage import (
+    Artifact,
+    Stage,
+    find_finished,
+    open_artifact,
+    recorded_inputs,
+    reopen_broken,
+    run_stage,
+)
 
 
 def write_letter(letter: str, path: Path, **config: object) -> Artifact:
@@ -151,6 +159,39 @@ def test_a_damaged_manifest_is_found(tmp_path: Path, damage: str) -> None:
         ):
             look()
     assert artifact.file("letter").exists()
+
+
+def test_a_kill_while_mending_leaves_a_folder_that_can_be_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = write_letter("a", tmp_path / "out")
+    artifact.file("letter").write_text("b")
+
+    def killed(_: Path) -> Path:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(stages, "_partial", killed)  # asked for just before the folder is renamed
+        reopen_broken(artifact.path)
+    assert reopen_broken(artifact.path) == [str(artifact.file("letter"))]
+    assert write_letter("a", tmp_path / "out").manifest == artifact.manifest
+
+
+def test_what_is_finished_or_begun_says_with_which_inputs(tmp_path: Path) -> None:
+    def broken(_stage: Stage) -> None:
+        raise RuntimeError
+
+    path = tmp_path / "out"
+    assert recorded_inputs(path) == {}
+    assert find_finished(path, "letters", {"size": 1}, {"input": "abc"}, "make letters") is None
+    with pytest.raises(RuntimeError):
+        run_stage(path, "letters", {"size": 1}, {"input": "begun"}, broken, "make letters")
+    assert recorded_inputs(path) == {"input": "begun"}
+    artifact = write_letter("a", path, size=1)
+    assert recorded_inputs(path) == {"input": "abc"}
+    assert find_finished(path, "letters", {"size": 1}, {"input": "abc"}, "make letters") == artifact
+    with pytest.raises(ArtifactError, match=r"size differ.*make letters"):
+        find_finished(path, "letters", {"size": 2}, {"input": "abc"}, "make letters")
 
 
 HOLD = """

@@ -137,7 +137,7 @@ class BandIndex:
 
     def _keys(self, signatures: NDArray[np.uint32]) -> NDArray[np.uint64]:
         """One key for each band of each signature; the multipliers differ from band to band."""
-        # Each row of a band has an odd multiplier of its own, so that the order of the rows counts in the sum.
+        # Each row of a band has an odd multiplier of its own, so that the order of the rows counts.
         used = self.bands * self.rows
         multipliers = _mix(np.arange(1, used + 1, dtype=np.uint64)) | np.uint64(1)
         spread = _mix(signatures[:, :used].astype(np.uint64) + np.uint64(1)) * multipliers
