@@ -14,7 +14,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,15 +25,14 @@ from timing import interleaved_medians
 from retro.config import EncoderConfig, ModelConfig, RetrievalConfig
 from retro.corpus.tokenizers.sentencepiece import SentencePieceTokenizer, train_model
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.generation.choice import Choice
+from retro.generation.request import Choice, Request
 from retro.generation.sampler import Sampler
-from retro.generation.search import Searcher
 from retro.model.decoding import RetroDecoding
 from retro.model.retro import Retro
 from retro.retrieval.datastore.datastore import Neighbour
 from retro.retrieval.embedder.embedder import open_embedder
 from retro.retrieval.index.index import Entries, make_index
-from retro.retrieval.retriever import Retriever
+from retro.retrieval.retriever import Retriever, Searcher
 from retro.workspace import Workspace
 
 K, M, VOCAB = 2, 64, 4096
@@ -201,12 +200,15 @@ def with_retrieval(searcher: Searcher, config: ModelConfig, title: str, rounds: 
     prompt = searcher.tokenizer.decode(list(range(300, 300 + M)))
     # Random weights give flat distributions; the low temperature makes them as peaked as a trained model's,
     # whose head is short.
-    choice, count = Choice(temperature=0.1, top_p=0.9, min_tokens=4 * M), 4 * M
+    count = 4 * M
+    request = Request(
+        prompts=[prompt], max_tokens=count, choice=Choice(temperature=0.1, top_p=0.9, min_tokens=count)
+    )
     with timed(searcher, "search") as search, timed(retro.model, "encode") as encode:
         calls: dict[str, Callable[[], object]] = {
-            "on": lambda: retro.generate(prompt, count, choice),
-            "off": lambda: retro.generate(prompt, count, choice, retrieval=False),
-            "baseline": lambda: baseline.generate(prompt, count, choice),
+            "on": lambda: retro.generate(request),
+            "off": lambda: retro.generate(request, retrieval=False),
+            "baseline": lambda: baseline.generate(request),
         }
         calls["on"]()
         search.seconds = encode.seconds = 0.0
@@ -219,9 +221,9 @@ def with_retrieval(searcher: Searcher, config: ModelConfig, title: str, rounds: 
         f"  {title}: RETRO[ON] {seconds['baseline'] / seconds['on']:.2f} and RETRO[OFF] {seconds['baseline'] / seconds['off']:.2f} times the tokens "
         f"a second of the baseline ({count / seconds['baseline']:,.0f}); retrieval is {shares[0]:.0%} and the encoder {shares[1]:.0%} of ON's time"
     )
-    batch = [prompt] * 8
+    eight = replace(request, prompts=[prompt] * 8)
     several = interleaved_medians(
-        {"alone": calls["on"], "eight": lambda: retro.generate_all(batch, count, choice)}, rounds, warmup=0
+        {"alone": calls["on"], "eight": lambda: retro.generate_all(eight)}, rounds, warmup=0
     )
     print(
         f"  {title}: batch 8 has {8 * several['alone'] / several['eight']:.2f} times the throughput of batch 1, retrieval on"

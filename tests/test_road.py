@@ -94,7 +94,7 @@ def test_text_to_sample_by_commands(
         for name in ("baseline", "retrofit")
     ]
     assert off[0] == off[1]  # the baseline is in there, untouched
-    assert main(["sample", work, "The licence permits anyone to use", "--tokens", "12", "--both"]) == 0
+    assert main(["sample", work, "The licence permits anyone to use", "--max-tokens", "12", "--both"]) == 0
     shown = capsys.readouterr().out
     assert "retrieval off" in shown
     assert "retrieval on" in shown

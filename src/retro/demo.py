@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retro.config import RunConfig
-from retro.generation.choice import Choice
-from retro.pages.report import Curves, render, result_rows
-from retro.pages.sample_colours import colour_sample
-from retro.pages.samples import STYLE, samples_table
+from retro.generation.request import Choice
+from retro.pages.report import Curves, Report, report_page, report_record, result_rows
+from retro.pages.samples import Pair, colour_sample
 from retro.retrieval.shared_runs import ColouredChunk
 from retro.scoring.comparison import Comparison, compare
 from retro.scoring.evaluate import Evaluation, on
-from retro.stages.files import atomic_write
+from retro.stages.files import atomic_write, write_json
 from retro.stages.progress import Narrator, Progress
 from retro.study import Study
 from retro.workspace import Workspace
@@ -49,7 +48,7 @@ def run_demo(folder: Path, run: RunConfig, narrator: Narrator) -> DemoResult:
         narrator.progress("Sampling and writing the report") as told,
     ):
         samples = _sample(study.work, run, told)
-        page = render(
+        found = Report(
             "RETRO on licence texts",
             baseline,
             retro,
@@ -59,13 +58,13 @@ def run_demo(folder: Path, run: RunConfig, narrator: Narrator) -> DemoResult:
                 study.curve("retro", "valid_off"),
                 study.curve("retro", "valid_on"),
             ),
+            Pair("The same prompt with retrieval off and on", samples["off"], samples["on"]),
             _facts(study),
-            samples_table(samples["off"], samples["on"], run.training.num_neighbours),
-            STYLE,
             f"make demo    # or: retro demo --out {folder.name}",
         )
+        write_json(report.with_suffix(".json"), report_record(found))
         with atomic_write(report) as file:
-            file.write(page.encode())
+            file.write(report_page(found).encode())
     return DemoResult(
         folder, report, baseline, retro, comparison, samples["off"], samples["on"], study.clock.seconds
     )
@@ -87,7 +86,11 @@ def _sample(work: Workspace, run: RunConfig, told: Progress) -> dict[str, list[C
     for number, mode in enumerate(("off", "on")):
         told(number, 2)
         sample = sampler.generate(
-            prompt, SAMPLE_TOKENS, Choice(temperature=0.7, top_p=0.9), seed=0, retrieval=mode == "on"
+            prompt,
+            max_tokens=SAMPLE_TOKENS,
+            choice=Choice(temperature=0.7, top_p=0.9),
+            seed=0,
+            retrieval=mode == "on",
         )
         coloured[mode] = colour_sample(sample, tokenizer)
     told(2, 2)

@@ -12,7 +12,7 @@ from typing import Any
 from retro import catalogue
 from retro.config import EvaluationConfig
 from retro.errors import MissingExtraError
-from retro.generation.choice import Choice
+from retro.generation.request import Choice
 from retro.retrieval.retriever import Retriever
 from retro.scoring.targets import Prompted, TargetScores, encode_pair, score_targets
 from retro.workspace import Workspace
@@ -101,9 +101,8 @@ class RetroLM(LM):  # type: ignore[misc]
             for first in range(0, len(numbers), self.size):
                 part = numbers[first : first + self.size]
                 prompts = [requests[number].args[0] for number in part]
-                for number, (sample,) in zip(
-                    part, self.sampler.generate_all(prompts, max_tokens, choice), strict=True
-                ):
+                found = self.sampler.generate_all(prompts, max_tokens=max_tokens, choice=choice)
+                for number, (sample,) in zip(part, found, strict=True):
                     answers[number] = sample.text
                     self.cache_hook.add_partial("generate_until", requests[number].args, sample.text)
         return answers

@@ -32,13 +32,12 @@ from retro.corpus.tokens import Corpus, TokenStore
 from retro.errors import ArtifactError, ConfigError
 from retro.fitting.baseline import retrofit
 from retro.generation.sampler import Sampler
-from retro.generation.search import Passages
 from retro.model.protocol import LanguageModel, ModelFacts, TrainableModel
 from retro.model.weights import OLD_CONFIG, RECORD, WEIGHTS
 from retro.retrieval.datastore.build import build_datastore
 from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours, find_neighbours
-from retro.retrieval.retriever import Retriever
+from retro.retrieval.retriever import Passages, Retriever
 from retro.retrieval.thinning import thinned_neighbours
 from retro.run import Origin, Run, load, make_model
 from retro.scoring.evaluate import Evaluation, evaluate

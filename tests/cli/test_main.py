@@ -132,7 +132,7 @@ def test_one_document_shorter_than_a_chunk_goes_all_the_way(
     assert main(["neighbours", work]) == 0
     small = ["--num-steps", "2", "--warmup-steps", "1", "--batch-size", "1", "--seq-len", "64"]
     assert main(["train", work, *small]) == 0
-    assert main(["sample", work, "just", "--tokens", "4"]) == 0
+    assert main(["sample", work, "just", "--max-tokens", "4"]) == 0
     capsys.readouterr()
     code, error = run(capsys, "evaluate", work, "retro")
     assert code == 1

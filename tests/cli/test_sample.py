@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,13 +34,13 @@ def test_json_lines_tell_mode_number_neighbours_and_log_probs(
         capsys,
         work,
         "The licence permits",
-        "--tokens",
+        "--max-tokens",
         "12",
         "--both",
         "--samples",
         "2",
         "--log-probs",
-        "--neighbours",
+        "--num-neighbours",
         "3",
     )
     assert [(record["retrieval"], record["number"]) for record in found] == [
@@ -56,13 +57,13 @@ def test_json_lines_tell_mode_number_neighbours_and_log_probs(
         capsys,
         work,
         "The licence permits",
-        "--tokens",
+        "--max-tokens",
         "12",
         "--both",
         "--samples",
         "2",
         "--log-probs",
-        "--neighbours",
+        "--num-neighbours",
         "3",
     )
 
@@ -73,14 +74,25 @@ def test_the_prompt_comes_from_a_file_or_standard_input(
     (tmp_path / "prompt.txt").write_text("The licence")
     monkeypatch.setattr("sys.stdin", io.StringIO("The licence"))
     given = [[work, "The licence"], [work, "--file", str(tmp_path / "prompt.txt")], [work, "-"]]
-    first, second, third = (records(capsys, *arguments, "--tokens", "5") for arguments in given)
+    first, second, third = (records(capsys, *arguments, "--max-tokens", "5") for arguments in given)
     assert first == second == third
 
 
 def test_a_page_shows_off_and_on(capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert (
-        main(["sample", work, "The licence permits anyone", "--tokens", "20", "--both", "--html", str(page)])
+        main(
+            [
+                "sample",
+                work,
+                "The licence permits anyone",
+                "--max-tokens",
+                "20",
+                "--both",
+                "--html",
+                str(page),
+            ]
+        )
         == 0
     )
     assert "page" in capsys.readouterr().out
@@ -91,7 +103,9 @@ def test_a_page_shows_off_and_on(capsys: pytest.CaptureFixture[str], work: str, 
 
 
 def test_a_baseline_is_sampled_without_its_datastore(capsys: pytest.CaptureFixture[str], work: str) -> None:
-    (record,) = records(capsys, work, "The licence permits anyone to", "--name", "baseline", "--tokens", "9")
+    (record,) = records(
+        capsys, work, "The licence permits anyone to", "--name", "baseline", "--max-tokens", "9"
+    )
     assert not record["retrieval"]
     assert not any(chunk["neighbours"] for chunk in record["chunks"])
 
@@ -113,10 +127,24 @@ def test_given_passages(capsys: pytest.CaptureFixture[str], work: str) -> None:
         "one text",
         "another",
         "a third",
-        "--tokens",
+        "--max-tokens",
         "3",
     )
     assert [n["title"] for n in record["chunks"][0]["neighbours"]] == ["passage 1", "passage 2", "passage 3"]
+
+
+def test_a_run_from_elsewhere_is_sampled_with_any_datastore_of_its_tokenizer(
+    capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path
+) -> None:
+    asked = ["The licence permits anyone to", "--max-tokens", "9"]
+    (at_home,) = records(capsys, work, *asked)
+    shutil.copytree(Path(work) / "runs" / "retro", tmp_path / "retro")
+    (elsewhere,) = records(capsys, str(tmp_path / "retro"), *asked, "--datastore", work)
+    assert elsewhere == at_home
+    assert at_home["retrieval"]
+    assert main(["sample", str(tmp_path / "retro"), *asked]) == 1
+    assert "--datastore PATH" in capsys.readouterr().err
+    assert records(capsys, str(tmp_path / "retro"), *asked, "--off")
 
 
 @pytest.mark.parametrize(
@@ -127,12 +155,15 @@ def test_given_passages(capsys: pytest.CaptureFixture[str], work: str) -> None:
         ([], "there is no prompt"),
         (["--file", "nowhere.txt"], "nowhere.txt is no file"),
         (["x", "--off", "--exclude", "a"], "--off retrieves nothing"),
+        (["x", "--off", "--num-neighbours", "3"], "--off retrieves nothing"),
+        (["x", "--off", "--datastore", "y"], "--off retrieves nothing"),
+        (["x", "--name", "baseline", "--num-neighbours", "3"], "has no cross-attention"),
         (["x", "--passages", "a", "--sources", "b"], "--passages are not searched"),
         (["x", "--log-probs"], "expected --json"),
         (["x", "--samples", "2", "--temperature", "0"], "all samples are the same"),
-        (["x", "--tokens", "3", "--min-tokens", "4"], "max_tokens is 3; expected at least 4"),
+        (["x", "--max-tokens", "3", "--min-tokens", "4"], "max_tokens is 3; expected at least 4"),
         (["x", "--top-p", "0"], "top_p is 0.0"),
-        (["x", "--neighbours", "0"], "num_neighbours is 0"),
+        (["x", "--num-neighbours", "0"], "num_neighbours is 0"),
         (["x", "--every", "0"], "every is 0"),
         (["x", "--window", "-1"], "window is -1"),
         (["x", "--name", "baseline", "--both"], "has no cross-attention"),

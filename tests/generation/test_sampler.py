@@ -1,18 +1,20 @@
 import dataclasses
 import itertools
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from retro.errors import ConfigError, DataError
-from retro.generation.choice import Choice
-from retro.generation.sampler import Sample, Sampler
-from retro.generation.search import Passages, Retrieval, stack_neighbours
+from retro.generation.request import Choice, Prompt, Request, Retrieval
+from retro.generation.sampler import Sampler, retrieve
+from retro.generation.sequence import Sample
 from retro.model.retro import Retro
-from retro.retrieval.datastore.datastore import Datastore
-from retro.retrieval.retriever import Retriever
+from retro.retrieval.datastore.datastore import Datastore, Neighbour
+from retro.retrieval.retriever import Passages, Retriever, stack_neighbours
 from retro.workspace import Workspace
 from tests.retrieval.datastores import held, make_documents
 from tests.workspaces import small_run
@@ -60,7 +62,7 @@ def test_each_complete_chunk_is_searched_once_and_used(
     tokenizer, retriever = sampler.tokenizer, sampler.retriever
     assert isinstance(retriever, Retriever)
     prompt = tokenizer.decode(tokenizer.encode(texts[0])[:prompt_tokens])
-    sample = sampler.generate(prompt, 20, GREEDY)
+    sample = sampler.generate(prompt, max_tokens=20, choice=GREEDY)
     assert len(sample.neighbours) == len(sample.tokens) // 8
     for chunk, found in zip(sample.chunks(), sample.neighbours, strict=False):
         expected = retriever.datastore.search([tokenizer.decode(chunk)], 2)[0]
@@ -71,8 +73,8 @@ def test_each_complete_chunk_is_searched_once_and_used(
 
 
 def test_stream_is_generate(sampler: Sampler, texts: list[str]) -> None:
-    whole = sampler.generate(texts[1], 12, Choice(), seed=5)
-    parts = list(sampler.stream(texts[1], 12, Choice(), seed=5))
+    whole = sampler.generate(texts[1], max_tokens=12, choice=Choice(), seed=5)
+    parts = list(sampler.stream(texts[1], max_tokens=12, choice=Choice(), seed=5))
     assert [part.id for part in parts] == whole.continuation
     assert "".join(part.text for part in parts) == whole.text
     assert [part.finish for part in parts] == [None] * 11 + ["length"]
@@ -85,8 +87,10 @@ def test_a_batch_is_its_sequences_alone(sampler: Sampler, texts: list[str]) -> N
     """Prompts of unlike lengths, each on its own chunk grid; some end early by a stop token and leave their place."""
     choice = Choice(temperature=1.5, top_p=0.95, stop_tokens=tuple(range(3, 18)), repetition_penalty=1.3)
     prompts = ["the", texts[0][:40], "licence", texts[1], "a 🜚"]
-    together = sampler.generate_all(prompts, 12, choice, seed=3, log_probs=True)
-    alone = [sampler.generate(prompt, 12, choice, seed=3, log_probs=True) for prompt in prompts]
+    together = sampler.generate_all(prompts, max_tokens=12, choice=choice, seed=3, log_probs=True)
+    alone = [
+        sampler.generate(prompt, max_tokens=12, choice=choice, seed=3, log_probs=True) for prompt in prompts
+    ]
     for (sample,), expected in zip(together, alone, strict=True):
         assert (sample.tokens, sample.text, sample.finish) == (
             expected.tokens,
@@ -103,52 +107,64 @@ def test_a_batch_is_its_sequences_alone(sampler: Sampler, texts: list[str]) -> N
 
 def test_several_samples_of_a_prompt(sampler: Sampler, texts: list[str]) -> None:
     (first, second, third), (other, *_) = sampler.generate_all(
-        [texts[0][:30], "the"], 14, WILD, seed=1, samples=3
+        [texts[0][:30], "the"], max_tokens=14, choice=WILD, seed=1, samples=3
     )
     assert len({tuple(sample.tokens) for sample in (first, second, third)}) == 3
-    assert first.tokens == sampler.generate(texts[0][:30], 14, WILD, seed=1).tokens
-    assert other.tokens == sampler.generate("the", 14, WILD, seed=1).tokens
-    assert sampler.generate_all([], 5) == []
+    assert first.tokens == sampler.generate(texts[0][:30], max_tokens=14, choice=WILD, seed=1).tokens
+    assert other.tokens == sampler.generate("the", max_tokens=14, choice=WILD, seed=1).tokens
+    assert sampler.generate_all([], max_tokens=5) == []
     for sample in (first, second, third):
         assert len(sample.neighbours) == len(sample.tokens) // 8
 
 
 def test_seeds_reproduce_and_differ(sampler: Sampler) -> None:
-    first, again, other = (sampler.generate("the licence", 20, WILD, seed=seed).tokens for seed in (1, 1, 2))
+    first, again, other = (
+        sampler.generate("the licence", max_tokens=20, choice=WILD, seed=seed).tokens for seed in (1, 1, 2)
+    )
     assert first == again
     assert first != other
 
 
 def test_log_probabilities_are_the_models(sampler: Sampler, texts: list[str]) -> None:
-    sample = sampler.generate(texts[0][:30], 12, Choice(temperature=1.5, top_k=9), log_probs=True)
+    sample = sampler.generate(
+        texts[0][:30], max_tokens=12, choice=Choice(temperature=1.5, top_k=9), log_probs=True
+    )
     logs = full_logits(sampler.model, sample).log_softmax(-1)[sample.prompt_len - 1 : -1]
     expected = logs.gather(-1, torch.tensor(sample.continuation)[:, None])[:, 0].tolist()
     assert sample.log_probs == pytest.approx(expected, abs=1e-9)
-    assert sampler.generate("the", 2).log_probs is None
+    assert sampler.generate("the", max_tokens=2).log_probs is None
 
 
 def test_a_stop_text_ends_a_sample_across_tokens(sampler: Sampler) -> None:
-    free = sampler.generate("the licence", 30, WILD, seed=2)
+    free = sampler.generate("the licence", max_tokens=30, choice=WILD, seed=2)
     parts_of = sampler.tokenizer.pieces(free.continuation)
     stop = next(a[-1] + b[0] for a, b in itertools.pairwise(parts_of[5:]) if (a and b and (a + b).isascii()))
     cut = free.text.index(stop)
-    sample = sampler.generate("the licence", 30, dataclasses.replace(WILD, stop=(stop,)), seed=2)
+    sample = sampler.generate(
+        "the licence", max_tokens=30, choice=dataclasses.replace(WILD, stop=(stop,)), seed=2
+    )
     assert (sample.text, sample.finish) == (free.text[:cut], "stop")
     assert free.tokens[: len(sample.tokens)] == sample.tokens
     assert 5 < len(sample.continuation) < 30
-    parts = list(sampler.stream("the licence", 30, dataclasses.replace(WILD, stop=(stop,)), seed=2))
+    parts = list(
+        sampler.stream("the licence", max_tokens=30, choice=dataclasses.replace(WILD, stop=(stop,)), seed=2)
+    )
     assert "".join(part.text for part in parts) == sample.text
     late, long = (dataclasses.replace(WILD, stop=stops, min_tokens=30) for stops in ((stop,), ()))
     assert (
-        sampler.generate("the licence", 30, late, seed=2).text
-        == sampler.generate("the licence", 30, long, seed=2).text
+        sampler.generate("the licence", max_tokens=30, choice=late, seed=2).text
+        == sampler.generate("the licence", max_tokens=30, choice=long, seed=2).text
     )
 
 
 def test_nothing_ends_a_sample_before_its_least_length(sampler: Sampler) -> None:
     enders = tuple(range(3, 300))
-    free = sampler.generate("the", 10, dataclasses.replace(WILD, stop_tokens=enders), seed=0)
-    held = sampler.generate("the", 10, dataclasses.replace(WILD, stop_tokens=enders, min_tokens=6), seed=0)
+    free = sampler.generate(
+        "the", max_tokens=10, choice=dataclasses.replace(WILD, stop_tokens=enders), seed=0
+    )
+    held = sampler.generate(
+        "the", max_tokens=10, choice=dataclasses.replace(WILD, stop_tokens=enders, min_tokens=6), seed=0
+    )
     assert len(free.continuation) < 6 <= len(held.continuation)
     assert not set(held.continuation[:6]) & {sampler.tokenizer.end_id, *enders}
 
@@ -161,17 +177,18 @@ def test_the_end_of_a_document_ends_a_sample(workspace: Workspace, bert: str) ->
         )  # the end token's logit is the sum of the activations
     sampler = Sampler(model, tokenizer=workspace.datastore().tokenizer)
     found = [
-        sampler.generate(prompt, 4, GREEDY) for prompt in ("the", "a", "licence", "use", "copy this", "any")
+        sampler.generate(prompt, max_tokens=4, choice=GREEDY)
+        for prompt in ("the", "a", "licence", "use", "copy this", "any")
     ]
     ended = [sample for sample in found if sample.finish == "end"]
     assert ended
     assert all(2 not in sample.tokens for sample in ended)
-    last = list(sampler.stream(ended[0].prompt, 4, GREEDY))[-1]
+    last = list(sampler.stream(ended[0].prompt, max_tokens=4, choice=GREEDY))[-1]
     assert (last.id, last.finish) == (2, "end")
 
 
 def test_retrieval_off_retrieves_nothing(sampler: Sampler, texts: list[str]) -> None:
-    sample = sampler.generate(texts[0], 5, GREEDY, retrieval=False)
+    sample = sampler.generate(texts[0], max_tokens=5, choice=GREEDY, retrieval=False)
     assert sample.neighbours == []
     assert not sample.retrieval
     check_greedy(sampler.model, sample)
@@ -180,19 +197,23 @@ def test_retrieval_off_retrieves_nothing(sampler: Sampler, texts: list[str]) -> 
 def test_a_baseline_needs_no_datastore(workspace: Workspace, bert: str, texts: list[str]) -> None:
     tokenizer = workspace.datastore().tokenizer
     plain = Sampler(random_model(bert, baseline=True), tokenizer=tokenizer).generate(
-        texts[0][:30], 12, GREEDY
+        texts[0][:30], max_tokens=12, choice=GREEDY
     )
     assert plain.neighbours == []
-    off = Sampler(random_model(bert), tokenizer=tokenizer).generate(texts[0][:30], 12, GREEDY)
+    off = Sampler(random_model(bert), tokenizer=tokenizer).generate(
+        texts[0][:30], max_tokens=12, choice=GREEDY
+    )
     check_greedy(random_model(bert), off)
 
 
 def test_excluded_documents_are_not_retrieved(workspace: Workspace, bert: str, texts: list[str]) -> None:
     model = random_model(bert)
-    first = Sampler(model, Retriever(workspace.datastore(), 2)).generate(texts[0], 1, GREEDY)
+    first = Sampler(model, Retriever(workspace.datastore(), 2)).generate(
+        texts[0], max_tokens=1, choice=GREEDY
+    )
     seen = {n.document for found in first.neighbours for n in found}
     asked = Sampler(model, Retriever(workspace.datastore(), 2)).generate(
-        texts[0], 1, GREEDY, retrieval=Retrieval(exclude=tuple(seen))
+        texts[0], max_tokens=1, choice=GREEDY, retrieval=Retrieval(exclude=tuple(seen))
     )
     assert seen
     assert not seen & {n.document for found in asked.neighbours for n in found}
@@ -205,7 +226,7 @@ def test_other_ways_to_retrieve_are_the_full_forward_too(
     sampler: Sampler, texts: list[str], settings: Retrieval
 ) -> None:
     """More neighbours than the datastore holds are simply all of them; chunks between two retrievals have none."""
-    sample = sampler.generate(texts[0][:60], 20, GREEDY, retrieval=settings)
+    sample = sampler.generate(texts[0][:60], max_tokens=20, choice=GREEDY, retrieval=settings)
     held = len(sampler.retriever.datastore)  # type: ignore[union-attr]
     wanted = min(settings.num_neighbours or 2, held)
     assert [len(found) for found in sample.neighbours] == [
@@ -218,7 +239,9 @@ def test_given_passages_are_every_chunks_neighbours(
     workspace: Workspace, bert: str, texts: list[str]
 ) -> None:
     model, tokenizer = random_model(bert), workspace.datastore().tokenizer
-    sample = Sampler(model, Passages([texts[2], "short"], tokenizer, 8)).generate(texts[0][:30], 14, GREEDY)
+    sample = Sampler(model, Passages([texts[2], "short"], tokenizer, 8)).generate(
+        texts[0][:30], max_tokens=14, choice=GREEDY
+    )
     assert [[n.title for n in found] for found in sample.neighbours] == [["passage 1", "passage 2"]] * (
         len(sample.tokens) // 8
     )
@@ -227,20 +250,25 @@ def test_given_passages_are_every_chunks_neighbours(
 
 def test_sampling_goes_on_where_nothing_is_found(sampler: Sampler, texts: list[str]) -> None:
     everything = tuple(held(sampler.retriever.datastore))  # type: ignore[union-attr]
-    sample = sampler.generate(texts[0][:30], 12, GREEDY, retrieval=Retrieval(exclude=everything))
+    sample = sampler.generate(
+        texts[0][:30], max_tokens=12, choice=GREEDY, retrieval=Retrieval(exclude=everything)
+    )
     assert not any(sample.neighbours)
-    assert sample.tokens == sampler.generate(texts[0][:30], 12, GREEDY, retrieval=False).tokens
+    assert (
+        sample.tokens == sampler.generate(texts[0][:30], max_tokens=12, choice=GREEDY, retrieval=False).tokens
+    )
 
 
 def test_a_window_that_covers_all_changes_nothing(sampler: Sampler, texts: list[str]) -> None:
     wide = Sampler(sampler.model, sampler.retriever, window=200)
     assert (
-        wide.generate(texts[0][:30], 12, GREEDY).tokens == sampler.generate(texts[0][:30], 12, GREEDY).tokens
+        wide.generate(texts[0][:30], max_tokens=12, choice=GREEDY).tokens
+        == sampler.generate(texts[0][:30], max_tokens=12, choice=GREEDY).tokens
     )
     assert (
         len(
             Sampler(sampler.model, sampler.retriever, window=4)
-            .generate(texts[0][:30], 12, GREEDY)
+            .generate(texts[0][:30], max_tokens=12, choice=GREEDY)
             .continuation
         )
         == 12
@@ -249,13 +277,13 @@ def test_a_window_that_covers_all_changes_nothing(sampler: Sampler, texts: list[
 
 def test_bad_requests_are_refused(sampler: Sampler, workspace: Workspace, bert: str) -> None:
     with pytest.raises(DataError, match="prompt is empty"):
-        sampler.generate("", 3)
+        sampler.generate("", max_tokens=3)
     with pytest.raises(DataError, match="character 3 is half a surrogate pair"):
-        sampler.stream("ab\ud800", 3)
+        sampler.stream("ab\ud800", max_tokens=3)
     with pytest.raises(ConfigError, match="max_tokens is 3; expected at least 5"):
-        sampler.generate("a", 3, Choice(min_tokens=5))
+        sampler.generate("a", max_tokens=3, choice=Choice(min_tokens=5))
     with pytest.raises(ConfigError, match="samples is 0"):
-        sampler.generate_all(["a"], 3, samples=0)
+        sampler.generate_all(["a"], max_tokens=3, samples=0)
     with pytest.raises(ConfigError, match="num_neighbours is 0"):
         Retriever(workspace.datastore(), 0)
     with pytest.raises(ConfigError, match="neither a retriever nor a tokenizer"):
@@ -265,7 +293,7 @@ def test_bad_requests_are_refused(sampler: Sampler, workspace: Workspace, bert: 
         (Sampler(random_model(bert, baseline=True), sampler.retriever), "a model with cross-attention"),
     ):
         with pytest.raises(ConfigError, match=f"without {missing}"):
-            sampler_off.generate("a", 3, retrieval=Retrieval())
+            sampler_off.generate("a", max_tokens=3, retrieval=Retrieval())
     for change, message in (
         ({"chunk_len": 16}, "chunks have 8 tokens"),
         ({"vocab_size": 400}, "knows 320 tokens"),
@@ -281,7 +309,7 @@ def test_a_datastore_that_changes_while_it_is_sampled(
     shutil.copytree(workspace.datastore_path, tmp_path / "datastore")
     datastore = Datastore.open(tmp_path / "datastore")
     stream = Sampler(random_model(bert), Retriever(datastore, 2)).stream(
-        texts[0][:60], 40, Choice(temperature=0.0, min_tokens=40)
+        texts[0][:60], max_tokens=40, choice=Choice(temperature=0.0, min_tokens=40)
     )
     told = []
     for token in stream:
@@ -307,9 +335,11 @@ def test_an_empty_datastore_is_retrieval_off(
     datastore.compact()
     model = random_model(bert)
     sampler = Sampler(model, Retriever(datastore, 2))
-    sample = sampler.generate(texts[0][:60], 20, GREEDY)
+    sample = sampler.generate(texts[0][:60], max_tokens=20, choice=GREEDY)
     assert not any(sample.neighbours)
-    assert sample.tokens == sampler.generate(texts[0][:60], 20, GREEDY, retrieval=False).tokens
+    assert (
+        sample.tokens == sampler.generate(texts[0][:60], max_tokens=20, choice=GREEDY, retrieval=False).tokens
+    )
 
 
 def test_sources_can_be_chosen(workspace: Workspace, bert: str, texts: list[str], tmp_path: Path) -> None:
@@ -317,7 +347,75 @@ def test_sources_can_be_chosen(workspace: Workspace, bert: str, texts: list[str]
     datastore = Datastore.open(tmp_path / "datastore")
     datastore.add(make_documents([text[::-1] for text in texts[:3]], "mirror"))
     sampler = Sampler(random_model(bert), Retriever(datastore, 2))
-    sample = sampler.generate(texts[0][:60], 10, GREEDY, retrieval=Retrieval(sources=("mirror",)))
+    sample = sampler.generate(
+        texts[0][:60], max_tokens=10, choice=GREEDY, retrieval=Retrieval(sources=("mirror",))
+    )
     assert {neighbour.source for found in sample.neighbours for neighbour in found} == {"mirror"}
     with pytest.raises(DataError, match="has the source 'nowhere'"):
-        sampler.generate(texts[0][:60], 10, GREEDY, retrieval=Retrieval(sources=("nowhere",)))
+        sampler.generate(
+            texts[0][:60], max_tokens=10, choice=GREEDY, retrieval=Retrieval(sources=("nowhere",))
+        )
+
+
+class Counting:
+    """A retriever of nothing that counts what it is asked."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.tokenizer, self.chunk_len, self.num_neighbours = workspace.datastore().tokenizer, 8, 3
+        self.asked: list[tuple[int, int]] = []
+
+    def search(
+        self, chunks: Sequence[np.ndarray], k: int, sources: Sequence[str] = (), exclude: Sequence[str] = ()
+    ) -> list[list[Neighbour]]:
+        self.asked.append((len(chunks), k))
+        return [[] for _ in chunks]
+
+
+def test_only_every_so_many_chunks_are_searched_all_at_once(workspace: Workspace) -> None:
+    searcher, chunks = Counting(workspace), [(number, [0] * 8) for number in range(5)]
+    retrieve(searcher, Retrieval(every=2), chunks)
+    retrieve(searcher, Retrieval(num_neighbours=7), chunks)
+    retrieve(searcher, Retrieval(every=9), chunks)
+    assert searcher.asked == [(2, 3), (5, 7)]
+
+
+def test_a_request_says_what_a_prompt_and_keywords_say(sampler: Sampler, texts: list[str]) -> None:
+    """And what is given beside a request replaces its own fields."""
+    request = Request(prompts=[texts[0][:30]], max_tokens=6, choice=WILD, seed=4)
+    tokens = sampler.generate(texts[0][:30], max_tokens=6, choice=WILD, seed=4).tokens
+    assert sampler.generate(request).tokens == tokens
+    assert [token.id for token in sampler.stream(request)] == tokens[-6:]
+    assert (
+        sampler.generate(Prompt(sampler.tokenizer.encode(texts[0][:30])), **_fields(request)).tokens == tokens
+    )
+    several = sampler.generate_all(request, samples=2, seed=4)
+    assert [len(several), len(several[0])] == [1, 2]
+    assert several[0][0].tokens == tokens
+    for wanted in (sampler.generate, sampler.stream):
+        with pytest.raises(ConfigError, match="for 2 samples; expected one; use generate_all"):
+            wanted(request, samples=2)
+
+
+def _fields(request: Request) -> dict:
+    return {field.name: getattr(request, field.name) for field in dataclasses.fields(request)[1:]}
+
+
+def test_passages_of_a_request_take_the_datastores_place(sampler: Sampler, texts: list[str]) -> None:
+    """Without a retriever too; and a model that cannot read them refuses."""
+    request = Request(
+        prompts=[texts[0][:30]],
+        max_tokens=14,
+        choice=GREEDY,
+        retrieval=Retrieval(passages=(texts[2], "short")),
+    )
+    given = Sampler(sampler.model, Passages([texts[2], "short"], sampler.tokenizer, 8))
+    expected = given.generate(request, retrieval=True)
+    plain = Sampler(sampler.model, tokenizer=sampler.tokenizer)
+    for each in (sampler, plain):
+        sample = each.generate(request)
+        assert sample.retrieval
+        assert sample.tokens == expected.tokens
+        assert [[n.title for n in found] for found in sample.neighbours] == [["passage 1", "passage 2"]] * (
+            len(sample.tokens) // 8
+        )
+    check_greedy(sampler.model, expected)

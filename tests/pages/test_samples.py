@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.generation.sample import Sample
-from retro.pages.sample_colours import colour_sample
-from retro.pages.sample_record import sample_record
-from retro.pages.samples import Pair, samples_page, samples_table
+from retro.generation.sequence import Sample
+from retro.pages.samples import Pair, colour_sample, sample_record, samples_page, samples_table
 from retro.retrieval.datastore.datastore import Neighbour
 from retro.workspace import Workspace
 

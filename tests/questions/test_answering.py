@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from retro.errors import ConfigError
-from retro.generation.choice import Choice
-from retro.generation.sampler import Prompt, Sampler
-from retro.generation.search import Passage
+from retro.generation.request import Choice, Prompt
+from retro.generation.sampler import Sampler
 from retro.model.retro import Retro
 from retro.questions.answering import Answerer
 from retro.questions.batches import make_batch
@@ -23,6 +22,7 @@ from retro.questions.sources import (
     own_passages,
     with_passages,
 )
+from retro.retrieval.retriever import Passage
 from retro.workspace import Workspace
 from tests.workspaces import small_run
 
@@ -51,7 +51,9 @@ def test_answers_are_the_greedy_choices_of_the_full_forward_with_the_same_passag
     form, max_tokens = answerer.form, 20
     prompts = [Prompt(form.prompt(row.text), row.text, form.passages(row.passages)) for row in ROWS]
     choice = Choice(temperature=0.0, min_tokens=max_tokens)
-    for row, [sample] in zip(ROWS, answerer.sampler.generate_all(prompts, max_tokens, choice), strict=True):
+    for row, [sample] in zip(
+        ROWS, answerer.sampler.generate_all(prompts, max_tokens=max_tokens, choice=choice), strict=True
+    ):
         batch = make_batch(
             [form.prompt(row.text)], [sample.continuation], [form.passages(row.passages)], 8, 0
         )
@@ -95,13 +97,9 @@ def test_prompts_with_and_without_passages_share_a_batch(model: Retro, workspace
     sampler = Sampler(model, tokenizer=workspace.datastore().tokenizer)
     form = Answerer(model, sampler.tokenizer, closed_book).form
     given = Prompt(form.prompt("who?"), "who?", form.passages(ROWS[0].passages))
-    together = sampler.generate_all(
-        ["The licence permits", given], 20, Choice(temperature=0.0, min_tokens=20)
-    )
-    alone = [
-        sampler.generate_all([prompt], 20, Choice(temperature=0.0, min_tokens=20))[0][0]
-        for prompt in ("The licence permits", given)
-    ]
+    fields = {"max_tokens": 20, "choice": Choice(temperature=0.0, min_tokens=20)}
+    together = sampler.generate_all(["The licence permits", given], **fields)
+    alone = [sampler.generate_all([prompt], **fields)[0][0] for prompt in ("The licence permits", given)]
     assert [sample.tokens for [sample] in together] == [sample.tokens for sample in alone]
     assert [sample.retrieval for sample in alone] == [False, True]
 

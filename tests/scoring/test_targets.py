@@ -7,7 +7,7 @@ import torch
 
 from retro.config import EvaluationConfig
 from retro.errors import ConfigError
-from retro.generation.choice import Choice
+from retro.generation.request import Choice
 from retro.generation.sampler import Sampler
 from retro.model.retro import Retro
 from retro.retrieval.retriever import Retriever
@@ -100,7 +100,9 @@ def test_what_the_sampler_writes_greedily_is_greedy_and_nothing_else_is(
     sampler = Sampler(model, Retriever(retriever.datastore, 2))
     prompts = ["The licence permits anyone to use this software without any", "Warranty of"]
     items = []
-    for (sample,) in sampler.generate_all(prompts, 5, Choice(temperature=0.0), retrieval=k > 0):
+    for (sample,) in sampler.generate_all(
+        prompts, max_tokens=5, choice=Choice(temperature=0.0), retrieval=k > 0
+    ):
         items.append(Prompted(np.array(sample.tokens), sample.prompt_len, 1))
         items.append(Prompted(np.array([*sample.tokens[:-1], sample.tokens[-1] - 1]), sample.prompt_len, 1))
         items.append(Prompted(items[-2].tokens.copy(), sample.prompt_len, 1))

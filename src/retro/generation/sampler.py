@@ -1,24 +1,33 @@
-"""The sampler: texts continued by a model that retrieves at each chunk's end."""
+"""Texts continued by a model that retrieves at each chunk's end: the sampler, and the loop below it."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.errors import ConfigError, DataError
-from retro.generation.batch import Batch
-from retro.generation.choice import Choice
-from retro.generation.growing import Growing
-from retro.generation.sample import Prompt, Sample, Token
-from retro.generation.search import Retrieval, Searcher
+from retro.errors import ConfigError
+from retro.generation.drawing import draw, penalise
+from retro.generation.request import Prompt, Request, Retrieval
+from retro.generation.sequence import Growing, Sample, Token
 from retro.model.protocol import LanguageModel
-
-__all__ = ["Prompt", "Sample", "Sampler", "Token"]
+from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.retriever import Passages, Searcher, stack_neighbours
 
 
 class Sampler:
     """Continues texts with a model; with a retriever it is RETRO[ON], without one RETRO[OFF] or a baseline.
 
-    Without a retriever it needs the tokenizer. With a `window` self-attention sees that many last tokens only: memory and time a
-    token stay bounded, and the result is that of the whole past as long as the window covers it.
+    Without a retriever it needs the tokenizer. With a `window` self-attention sees that many last tokens only:
+    memory and time a token stay bounded, and the result is that of the whole past as long as the window covers it.
+
+    Every method takes a `Request`, or a prompt with the request's fields as keywords:
+    `sampler.generate("The licence", max_tokens=64, retrieval=False)`. Fields that are given beside a request
+    replace its own.
     """
 
     def __init__(
@@ -28,126 +37,243 @@ class Sampler:
         tokenizer: Tokenizer | None = None,
         window: int = 0,
     ) -> None:
-        tokenizer = tokenizer or (retriever.tokenizer if retriever else None)
+        if tokenizer is None and retriever is not None:
+            tokenizer = retriever.tokenizer
         if tokenizer is None:
             raise ConfigError("neither a retriever nor a tokenizer was given; expected one of them")
-        if retriever is not None and retriever.chunk_len != model.facts.chunk_len:
+        facts = model.facts
+        if retriever is not None and retriever.chunk_len != facts.chunk_len:
             raise ConfigError(
-                f"the datastore's chunks have {retriever.chunk_len} tokens; expected the model's {model.facts.chunk_len}"
+                f"the datastore's chunks have {retriever.chunk_len} tokens; expected the model's {facts.chunk_len}"
             )
-        if tokenizer.vocab_size != model.facts.vocab_size:
+        if tokenizer.vocab_size != facts.vocab_size:
             raise ConfigError(
-                f"the tokenizer knows {tokenizer.vocab_size} tokens; expected the model's {model.facts.vocab_size}"
+                f"the tokenizer knows {tokenizer.vocab_size} tokens; expected the model's {facts.vocab_size}"
             )
-        self.model, self.tokenizer, self.window = model, tokenizer, window
+        self.model = model
         self.retriever = retriever
+        self.tokenizer = tokenizer
+        self.window = window
 
-    def generate(
-        self,
-        prompt: str,
-        max_tokens: int = 128,
-        choice: Choice | None = None,
-        seed: int = 0,
-        retrieval: bool | Retrieval = True,
-        log_probs: bool = False,
-    ) -> Sample:
-        """The whole sample at once."""
-        return self.generate_all([prompt], max_tokens, choice, seed, retrieval, log_probs)[0][0]
+    def generate(self, request: Request | str | Prompt, **fields: Any) -> Sample:
+        """One sample, when it is finished."""
+        return self._run(_one(request, fields))[0][0]
 
     def generate_all(
-        self,
-        prompts: Sequence[str | Prompt],
-        max_tokens: int = 128,
-        choice: Choice | None = None,
-        seed: int = 0,
-        retrieval: bool | Retrieval = True,
-        log_probs: bool = False,
-        samples: int = 1,
+        self, request: Request | str | Prompt | Sequence[str | Prompt], **fields: Any
     ) -> list[list[Sample]]:
-        """Several samples of each prompt, all in one batch. The first of each prompt is what `generate` gives.
+        """All samples of every prompt, in one batch. The first of each prompt is what `generate` gives."""
+        return self._run(Request.of(request, **fields))
 
-        A prompt may be given as tokens, with passages of its own that it reads in place of searching.
-        """
-        batch = self._begin(prompts, max_tokens, choice or Choice(), seed, retrieval, log_probs, samples)
-        for _ in batch.run() if batch.groups else ():
+    def stream(self, request: Request | str | Prompt, **fields: Any) -> Iterator[Token]:
+        """The tokens of one sample as they come; a token that completes a chunk brings the chunk's neighbours."""
+        batch = self._begin(_one(request, fields))
+        return (token for _, token in batch.run())
+
+    def _run(self, request: Request) -> list[list[Sample]]:
+        batch = self._begin(request)
+        for _ in batch.run():
             pass
         return [[sequence.sample for sequence in group] for group in batch.groups]
 
-    def stream(
-        self,
-        prompt: str,
-        max_tokens: int = 128,
-        choice: Choice | None = None,
-        seed: int = 0,
-        retrieval: bool | Retrieval = True,
-        log_probs: bool = False,
-    ) -> Iterator[Token]:
-        """The tokens as they come; a token that completes a chunk brings the chunk's neighbours."""
-        batch = self._begin([prompt], max_tokens, choice or Choice(), seed, retrieval, log_probs, 1)
-        return (token for _, token in batch.run())
+    def _begin(self, request: Request) -> "Batch":
+        search = self._search(request.retrieval)
+        groups = [self._group(prompt, request, search is not None) for prompt in request.prompts]
+        return Batch(self.model, groups, request, search, self.window)
 
-    def _begin(
-        self,
-        prompts: Sequence[str | Prompt],
-        max_tokens: int,
-        choice: Choice,
-        seed: int,
-        retrieval: bool | Retrieval,
-        log_probs: bool,
-        samples: int,
-    ) -> Batch:
-        for name, value, least in (
-            ("max_tokens", max_tokens, max(1, choice.min_tokens)),
-            ("samples", samples, 1),
-        ):
-            if value < least:
-                raise ConfigError(f"{name} is {value}; expected at least {least}")
-        search = self._search(retrieval)
-        groups = []
-        for prompt in prompts:
-            given = prompt if isinstance(prompt, Prompt) else Prompt(self._encode(prompt), prompt)
-            tokens, reads = (
-                given.tokens,
-                search is not None if given.passages is None else bool(given.passages),
+    def _group(self, prompt: str | Prompt, request: Request, searches: bool) -> list[Growing]:
+        """The sequences that begin with one prompt."""
+        if isinstance(prompt, str):
+            prompt = Prompt(self.tokenizer.encode(prompt), prompt)
+        group = []
+        for number in range(request.samples):
+            sample = Sample(
+                tokens=list(prompt.tokens),
+                prompt_len=len(prompt.tokens),
+                chunk_len=self.model.facts.chunk_len,
+                prompt=prompt.text,
+                log_probs=[] if request.log_probs else None,
+                retrieval=searches if prompt.passages is None else bool(prompt.passages),
             )
-            sequences = []
-            for number in range(samples):
-                log_prob_list: list[float] | None = [] if log_probs else None
-                sample = Sample(
-                    list(tokens),
-                    len(tokens),
-                    self.model.facts.chunk_len,
-                    [],
-                    given.text,
-                    "",
-                    None,
-                    log_prob_list,
-                    reads,
-                )
-                sequences.append(
-                    Growing(sample, self.tokenizer, choice, max_tokens, f"{seed}/{number}", given.passages)
-                )
-            groups.append(sequences)
-        return Batch(self.model, groups, choice, search, self.window)
+            # A sequence's random numbers are named by seed and number alone: no other prompt changes them.
+            seed = f"{request.seed}/{number}"
+            group.append(
+                Growing(sample, self.tokenizer, request.choice, request.max_tokens, seed, prompt.passages)
+            )
+        return group
 
     def _search(self, retrieval: bool | Retrieval) -> tuple[Searcher, Retrieval] | None:
-        able = self.retriever is not None and self.model.facts.retrieves
-        if isinstance(retrieval, Retrieval) and not able:
-            missing = "a retriever" if self.model.facts.retrieves else "a model with cross-attention"
+        """What is asked for neighbours, and how; nothing if retrieval is off."""
+        facts = self.model.facts
+        settings = retrieval if isinstance(retrieval, Retrieval) else Retrieval()
+        searcher = self.retriever
+        if settings.passages and facts.retrieves:
+            searcher = Passages(settings.passages, self.tokenizer, facts.chunk_len)
+        if searcher is not None and facts.retrieves:
+            return (searcher, settings) if retrieval else None
+        if isinstance(retrieval, Retrieval):
+            missing = "a retriever" if facts.retrieves else "a model with cross-attention"
             raise ConfigError(f"retrieval was asked for without {missing}; expected one, or retrieval off")
-        if not able or not retrieval:
-            return None
-        assert self.retriever is not None
-        return self.retriever, retrieval if isinstance(retrieval, Retrieval) else Retrieval()
+        return None
 
-    def _encode(self, prompt: str) -> list[int]:
-        """The prompt's tokens. An empty one is refused: no training predicts the first token of a document."""
-        if not prompt:
-            raise DataError("the prompt is empty; expected at least one character to continue")
-        try:
-            prompt.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"the prompt's character {error.start + 1} is half a surrogate pair; expected text that UTF-8 can hold"
-            ) from None
-        return self.tokenizer.encode(prompt)
+
+def _one(asked: Request | str | Prompt, fields: dict[str, Any]) -> Request:
+    """A request for exactly one sample."""
+    request = Request.of(asked, **fields)
+    number = len(request.prompts) * request.samples
+    if number != 1:
+        raise ConfigError(f"the request is for {number} samples; expected one; use generate_all for several")
+    return request
+
+
+class Batch:
+    """Sequences that are sampled together, each as if it were alone: the state of the loop, and the loop.
+
+    Row r of the decoding, of `logits` and of `seen` belongs to `sequences[r]`, and to nothing else. Groups are the
+    samples of one prompt, which is read once for all of them. A sequence that ends leaves all four.
+    """
+
+    logits: Float[Tensor, "sequence vocab"]
+    """Of each sequence's next token."""
+    seen: Bool[Tensor, "sequence vocab"] | None
+    """Which tokens each sequence holds, where the choice asks for it."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        groups: Sequence[Sequence[Growing]],
+        request: Request,
+        search: tuple[Searcher, Retrieval] | None,
+        window: int,
+    ) -> None:
+        self.model = model
+        self.groups = groups
+        self.request = request
+        self.search = search
+        self.decoding = model.begin(window)
+        self.sequences = [sequence for group in groups for sequence in group]
+
+    def run(self) -> Iterator[tuple[Growing, Token]]:
+        """Tokens as they are drawn, with the sequence that each belongs to."""
+        if not self.sequences:
+            return
+        self.logits = self._read_prompts()
+        self.seen = self._seen()
+        while self.sequences:
+            drawn = self._draw()
+            searched = self._retrieve(self.sequences)
+            for row, (sequence, token) in enumerate(zip(self.sequences, drawn, strict=True)):
+                if row in searched:
+                    token = replace(token, neighbours=sequence.sample.neighbours[-1])
+                yield sequence, token
+            self._keep([row for row, token in enumerate(drawn) if token.finish is None])
+            if self.sequences:
+                self.logits = self._feed()
+
+    def _read_prompts(self) -> Float[Tensor, "sequence vocab"]:
+        """The logits after each sequence's prompt."""
+        first = [group[0] for group in self.groups]
+        self._retrieve(first)
+        for group in self.groups:
+            for sequence in group[1:]:
+                sequence.sample.neighbours = list(group[0].sample.neighbours)
+        prompts = [sequence.sample.tokens for sequence in first]
+        # Shorter prompts get chunks without neighbours up to the longest, so that all fit one array.
+        num_chunks = max(map(len, prompts)) // self.model.facts.chunk_len
+        rows = [sequence.sample.neighbours for sequence in first]
+        padded = [row + [[]] * (num_chunks - len(row)) for row in rows]
+        neighbours, mask = self._stack([found for row in padded for found in row])
+        if neighbours is not None and mask is not None:
+            neighbours = neighbours.unflatten(0, (len(prompts), num_chunks))
+            mask = mask.unflatten(0, (len(prompts), num_chunks))
+        logits = self.decoding.prefill(prompts, neighbours, mask)
+        # From a row for each prompt to a row for each sequence.
+        prompt_of = [number for number, group in enumerate(self.groups) for _ in group]
+        self.decoding.select(prompt_of)
+        return logits[prompt_of]
+
+    def _feed(self) -> Float[Tensor, "sequence vocab"]:
+        """The logits after each sequence's newest token."""
+        tokens = [sequence.sample.tokens[-1] for sequence in self.sequences]
+        if self.seen is not None:
+            self.seen[range(len(tokens)), tokens] = True
+        completing = [self.sequences[row].sample for row in self.decoding.completing]
+        neighbours, mask = self._stack(
+            [sample.neighbours[-1] if sample.neighbours else [] for sample in completing]
+        )
+        return self.decoding.step(tokens, neighbours, mask)
+
+    def _keep(self, rows: list[int]) -> None:
+        """Go on with these sequences only."""
+        if len(rows) == len(self.sequences):
+            return
+        self.sequences = [self.sequences[row] for row in rows]
+        self.decoding.select(rows)
+        if self.seen is not None:
+            self.seen = self.seen[rows]
+
+    def _retrieve(self, sequences: Sequence[Growing]) -> set[int]:
+        """Fetch the neighbours of all complete chunks that have none yet, in one search.
+
+        Returns which sequences were searched for.
+        """
+        for sequence in sequences:
+            sequence.read_given()
+        if self.search is None:
+            return set()
+        due = [(row, chunk) for row, sequence in enumerate(sequences) for chunk in sequence.unsearched()]
+        found = retrieve(*self.search, [chunk for _, chunk in due])
+        for (row, _), neighbours in zip(due, found, strict=True):
+            sequences[row].sample.neighbours.append(neighbours)
+        return {row for row, _ in due}
+
+    def _stack(self, neighbours: Sequence[Sequence[Neighbour]]) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        if not any(neighbours):
+            return None, None
+        facts, device = self.model.facts, self.model.device
+        values, mask = stack_neighbours(neighbours, facts.retrieved_len, facts.pad_id)
+        return torch.from_numpy(values).to(device), torch.from_numpy(mask).to(device)
+
+    def _seen(self) -> Bool[Tensor, "sequence vocab"] | None:
+        if self.request.choice.repetition_penalty == 1:
+            return None
+        facts, device = self.model.facts, self.model.device
+        seen = torch.zeros(len(self.sequences), facts.vocab_size, dtype=torch.bool, device=device)
+        for row, sequence in enumerate(self.sequences):
+            seen[row, sequence.sample.tokens] = True
+        return seen
+
+    @torch.inference_mode()
+    def _draw(self) -> list[Token]:
+        """The next token of every sequence, which takes it."""
+        choice, logits = self.request.choice, self.logits.clone()
+        if self.seen is not None:
+            logits = penalise(logits, self.seen, choice.repetition_penalty)
+        logits[:, self.model.facts.pad_id] = -torch.inf
+        for row, sequence in enumerate(self.sequences):
+            if not sequence.may_end:
+                logits[row, list(sequence.enders)] = -torch.inf
+        uniforms = [sequence.uniform() for sequence in self.sequences]
+        tokens = draw(logits, torch.tensor(uniforms, dtype=torch.float64), choice)
+        log_probs: list[float | None] = [None] * len(tokens)
+        if self.request.log_probs:
+            # Of the model's own logits: what the choice does to them is not the model's opinion.
+            log_probs = self.logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0].tolist()
+        rows = zip(self.sequences, tokens.tolist(), log_probs, strict=True)
+        return [sequence.take(token, log_prob) for sequence, token, log_prob in rows]
+
+
+def retrieve(
+    searcher: Searcher, retrieval: Retrieval, chunks: Sequence[tuple[int, Sequence[int]]]
+) -> list[list[Neighbour]]:
+    """Neighbours of numbered chunks, in one search; the first chunk of a sequence has number 0."""
+    found: list[list[Neighbour]] = [[] for _ in chunks]
+    due = [place for place, (number, _) in enumerate(chunks) if (number + 1) % retrieval.every == 0]
+    if not due:
+        return found
+    k = retrieval.num_neighbours or searcher.num_neighbours
+    tokens = [np.array(chunks[place][1]) for place in due]
+    answers = searcher.search(tokens, k, retrieval.sources, retrieval.exclude)
+    for place, neighbours in zip(due, answers, strict=True):
+        found[place] = neighbours
+    return found

@@ -1,1 +1,1 @@
-"""What people look at: one shell, one style, and plain JSON of everything a page shows."""
+"""What people look at: one shell, one style, and plain JSON of everything that a page shows."""

@@ -1,22 +1,15 @@
-"""Coloured samples as HTML: retrieval off, retrieval on, and the neighbours, side by side like the paper's tables."""
+"""Samples beside the neighbours that they used, side by side like the paper's tables; as HTML and as plain JSON."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
+from typing import Any
 
-from retro.pages import html
-from retro.pages.html import legend_html, neighbour_html, page_html, spans_html
-from retro.retrieval.shared_runs import ColouredChunk
-
-TABLE_STYLE = """
-table.sample { border-collapse: collapse; width: 100%; table-layout: fixed; }
-table.sample td, table.sample th { vertical-align: top; padding: .6em; border-top: 1px solid #ddd; text-align: left; }
-table.sample th { position: sticky; top: 0; background: #fff; font-size: 13px; border-top: none; border-bottom: 2px solid #bbb; }
-table.sample td { font: 12px/1.55 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
-table.sample td + td { border-left: 1px solid #eee; }
-table.sample .prompt { color: #667; }
-"""
-STYLE = html.STYLE + TABLE_STYLE
+from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.generation.sequence import Sample
+from retro.pages.coloured_text import chunk_record, legend_html, neighbour_html, spans_html
+from retro.pages.shell import page
+from retro.retrieval.shared_runs import ColouredChunk, colour_chunks
 
 
 @dataclass(frozen=True)
@@ -28,40 +21,76 @@ class Pair:
     on: list[ColouredChunk]
     note: str = ""
 
+    @property
+    def num_neighbours(self) -> int:
+        """The most that any chunk read."""
+        return max((len(chunk.neighbours) for chunk in self.on), default=0)
 
-def _chunk(chunk: ColouredChunk) -> str:
-    prompt = chunk.spans[: chunk.prompt_len]
-    head = f'<span class="prompt">{spans_html(prompt)}</span>' if prompt else ""
-    return head + spans_html(chunk.spans[chunk.prompt_len :])
+
+def colour_sample(sample: Sample, tokenizer: Tokenizer) -> list[ColouredChunk]:
+    """The sample chunk by chunk, each knowing how much of it is the prompt's."""
+    coloured = []
+    for number, chunk in enumerate(colour_chunks(sample.chunks(), sample.neighbours, tokenizer)):
+        left = sample.prompt_len - number * sample.chunk_len
+        coloured.append(replace(chunk, prompt_len=max(0, min(len(chunk.spans), left))))
+    return coloured
+
+
+def sample_record(sample: Sample, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Everything that the page shows of a sample, and its log-probabilities if it has them."""
+    chunks = zip(sample.chunks(), colour_sample(sample, tokenizer), strict=True)
+    return {
+        "prompt": sample.prompt,
+        "text": sample.text,
+        "finish": sample.finish,
+        "retrieval": sample.retrieval,
+        "log_probs": sample.log_probs,
+        "chunks": [
+            {**chunk_record(chunk), "tokens": tokens, "prompt_tokens": chunk.prompt_len}
+            for tokens, chunk in chunks
+        ],
+    }
+
+
+def samples_page(title: str, note: str, pairs: Sequence[Pair]) -> str:
+    """Pairs of samples below each other."""
+    parts = [f'<p class="note">{escape(note)}</p>']
+    for pair in pairs:
+        parts.append(f'<h2>{escape(pair.heading)}</h2><p class="note">{escape(pair.note)}</p>')
+        parts.append(samples_table(pair.off, pair.on, pair.num_neighbours))
+    return page(title, "\n".join(parts), wide=True)
 
 
 def samples_table(off: list[ColouredChunk], on: list[ColouredChunk], num_neighbours: int = 2) -> str:
-    """One row a chunk: retrieval off, retrieval on, and the neighbours that the chunk retrieved; an empty sample has no column."""
+    """A row for each chunk: retrieval off, retrieval on, and the neighbours that the chunk retrieved.
+
+    An empty sample has no column.
+    """
     columns: list[tuple[str, list[str]]] = []
     if off:
         columns.append(("retrieval off", [_chunk(chunk) for chunk in off]))
     if on:
-        columns.append(
-            ("retrieval on, coloured by the neighbours of the row above", [_chunk(chunk) for chunk in on])
-        )
+        heading = "retrieval on, coloured by the neighbours of the row above"
+        columns.append((heading, [_chunk(chunk) for chunk in on]))
         for rank in range(num_neighbours):
-            cells = [
-                neighbour_html(chunk.neighbours[rank]) if rank < len(chunk.neighbours) else "" for chunk in on
-            ]
-            columns.append((f"neighbour {rank + 1} ┃ its continuation", cells))
-    length = max(len(off), len(on))
+            columns.append((f"neighbour {rank + 1} ┃ its continuation", _neighbours(on, rank)))
+    num_rows = max(len(off), len(on))
     head = "".join(f"<th>{escape(heading)}</th>" for heading, _ in columns)
-    rows = zip(*(cells + [""] * (length - len(cells)) for _, cells in columns), strict=True)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    # Shorter columns end in empty cells, and columns become rows.
+    filled = [cells + [""] * (num_rows - len(cells)) for _, cells in columns]
+    rows = ["".join(f"<td>{cell}</td>" for cell in row) for row in zip(*filled, strict=True)]
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'{legend_html()}<table class="sample"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
-def samples_page(title: str, note: str, pairs: Sequence[Pair]) -> str:
-    """A page that needs nothing else."""
-    parts = [f'<p class="note">{escape(note)}</p>']
-    for pair in pairs:
-        k = max((len(chunk.neighbours) for chunk in pair.on), default=0)
-        parts.append(
-            f'<h2>{escape(pair.heading)}</h2><p class="note">{escape(pair.note)}</p>{samples_table(pair.off, pair.on, k)}'
-        )
-    return page_html(title, TABLE_STYLE, "\n".join(parts))
+def _chunk(chunk: ColouredChunk) -> str:
+    prompt = spans_html(chunk.spans[: chunk.prompt_len])
+    head = f'<span class="prompt">{prompt}</span>' if chunk.prompt_len else ""
+    return head + spans_html(chunk.spans[chunk.prompt_len :])
+
+
+def _neighbours(chunks: Sequence[ColouredChunk], rank: int) -> list[str]:
+    """The neighbour of this rank of every chunk, where it has so many."""
+    return [
+        neighbour_html(chunk.neighbours[rank]) if rank < len(chunk.neighbours) else "" for chunk in chunks
+    ]

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ConfigError
-from retro.generation.choice import Choice
-from retro.generation.sampler import Prompt, Sampler
-from retro.generation.search import Passage
+from retro.generation.request import Choice, Prompt
+from retro.generation.sampler import Sampler
 from retro.model.protocol import LanguageModel
 from retro.questions.examples import Question
 from retro.questions.format import Format
 from retro.questions.sources import Source
+from retro.retrieval.retriever import Passage
 from retro.stages.progress import Progress
 
 GREEDY = Choice(temperature=0.0, stop=("\n",))
@@ -67,7 +67,9 @@ class Answerer:
             Prompt(self.form.prompt(question.text), question.text, self.form.passages(found))
             for question, found in zip(questions, passages, strict=True)
         ]
-        samples = self.sampler.generate_all(prompts, self.max_tokens, GREEDY, log_probs=True)
+        samples = self.sampler.generate_all(
+            prompts, max_tokens=self.max_tokens, choice=GREEDY, log_probs=True
+        )
         return [
             Answer(question, sample.text.strip(), tuple(found), sum(sample.log_probs or ()))
             for question, found, [sample] in zip(questions, passages, samples, strict=True)

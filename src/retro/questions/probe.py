@@ -12,13 +12,13 @@ import torch
 from retro.config import EncoderConfig, ModelConfig, RetrievalConfig, TrainingConfig
 from retro.corpus.tokenizers.sentencepiece import SentencePieceTokenizer, train_model
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.generation.search import Passage
 from retro.questions.answering import Answerer
 from retro.questions.batches import QuestionBatches
 from retro.questions.examples import Question
 from retro.questions.experiment import Comparison, compare
 from retro.questions.format import ANSWER, PROMPT, Format, written_passage
 from retro.questions.sources import own_passages
+from retro.retrieval.retriever import Passage
 from retro.run import load, make_model
 from retro.stages.progress import Progress, no_progress
 from retro.training.loop import train

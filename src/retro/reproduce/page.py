@@ -4,18 +4,23 @@ import json
 from collections.abc import Sequence
 from html import escape
 
-from retro.pages.report import STYLE, numbers_table
+from retro.pages.shell import figure, numbers_table, page
 from retro.reproduce.claims import CLAIMS, Claim, Verdict
 from retro.reproduce.result import Result, text_of
 
 MARKS = {Verdict.REPRODUCED: "✓", Verdict.NOT_REPRODUCED: "✗", Verdict.TOO_SMALL: "?"}
 COLOURS = {Verdict.REPRODUCED: "#2f7d4f", Verdict.NOT_REPRODUCED: "#b23b3b", Verdict.TOO_SMALL: "#8a6d1b"}
-MORE_STYLE = """
-table.claims { border-collapse: collapse; } table.claims td { padding: .45em .8em; border-bottom: 1px solid #e3e3e3; vertical-align: top; }
-table.claims td.verdict { white-space: nowrap; font-weight: 600; } td.found { color: #444; } td.open { color: #999; }
-section { border-top: 1px solid #ddd; margin-top: 2.4em; } .scroll { overflow-x: auto; } h3 { font-size: 1em; margin-bottom: .3em; }
-section figure { max-width: 620px; } .found a { color: inherit; text-decoration: none; border-bottom: 1px dotted #999; }
-details { margin-top: 1em; font-size: .93em; } summary { cursor: pointer; color: #2a6f97; }
+STYLE = """\
+table.claims { border-collapse: collapse; }
+table.claims td { padding: .45em .8em; border-bottom: 1px solid var(--line); vertical-align: top; }
+table.claims td.verdict { white-space: nowrap; font-weight: 600; }
+td.found { color: var(--quiet); }
+td.open { color: var(--faint); }
+.found a { color: inherit; text-decoration: none; border-bottom: 1px dotted var(--faint); }
+section { border-top: 1px solid var(--line); margin-top: 2.4em; }
+section figure { max-width: 620px; }
+details { margin-top: 1em; font-size: .93em; }
+summary { cursor: pointer; color: var(--accent); }
 """
 
 
@@ -28,17 +33,13 @@ def checklist(results: Sequence[Result]) -> list[tuple[str, Claim | None, str]]:
 def render(results: Sequence[Result], scale: str) -> str:
     counts = [claim.verdict for _, claim, _ in checklist(results) if claim is not None]
     told = ", ".join(f"{counts.count(verdict)} {verdict.value}" for verdict in Verdict)
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>RETRO reproduced</title>
-<style>{STYLE}{MORE_STYLE}</style></head><body>
-<h1>RETRO reproduced, scale {escape(scale)}</h1>
-<p class="lead">Of {len(CLAIMS)} claims of the paper {len(counts)} were looked at here: {told}.</p>
-<p class="note">A claim is reproduced if the whole 95 % interval (bootstrap over documents) speaks for it, not reproduced if the whole
-interval speaks against it, and too small to tell otherwise. The models are small: what is found here is about this data and these sizes.</p>
+    body = f"""<p class="lead">Of {len(CLAIMS)} claims of the paper {len(counts)} were looked at here: {told}.</p>
+<p class="note">A claim is reproduced if the whole 95 % interval (bootstrap over documents) speaks for it, not reproduced
+if the whole interval speaks against it, and too small to tell otherwise. The models are small: what is found here is
+about this data and these sizes.</p>
 <table class="claims">{"".join(_claim_row(*row) for row in checklist(results))}</table>
-{"".join(map(_section, results))}
-</body></html>
-"""
+{"".join(map(_section, results))}"""
+    return page(f"RETRO reproduced, scale {scale}", body, STYLE)
 
 
 def _claim_row(statement: str, claim: Claim | None, experiment: str) -> str:
@@ -53,9 +54,7 @@ def _section(result: Result) -> str:
         f'<h3>{escape(t.title)}</h3><div class="scroll">{numbers_table(t.headings, [[text_of(cell) for cell in row] for row in t.rows])}</div>'
         for t in result.tables
     )
-    figures = "".join(
-        f"<figure>{f.svg}<figcaption>{escape(f.caption)}</figcaption></figure>" for f in result.figures
-    )
+    figures = "".join(figure(f.svg, f.caption) for f in result.figures)
     source = {key: value for key, value in result.provenance.items() if key != "command"}
     return f"""<section id="{result.name}"><h2>{escape(result.title)}</h2>
 <p class="note">In the paper: {escape(result.paper)}</p>{tables}<div class="plots">{figures}</div>

@@ -1,4 +1,5 @@
-from retro.pages.html import legend_html, page_html, spans_html
+from retro.pages.coloured_text import legend_html, spans_html
+from retro.pages.shell import page as page_html
 from retro.retrieval.shared_runs import Span
 
 
@@ -17,7 +18,7 @@ def test_equal_colours_run_together_and_the_last_tells_its_length() -> None:
 
 
 def test_a_page_holds_the_colours_that_it_uses() -> None:
-    page = page_html("A & B", ".more { }", legend_html())
+    page = page_html("A & B", legend_html(), ".more { }")
     for level in range(6):
         assert f".o{level} {{ background:" in page
         assert f"<mark class=o{level}>" in page

@@ -3,7 +3,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.generation.text import TextStream
+from retro.generation.request import Choice
+from retro.generation.sequence import Growing, Sample, TextStream
 from retro.workspace import Workspace
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -66,3 +67,17 @@ def test_stop_texts_do_not_count_before_their_time(tokenizer: Tokenizer) -> None
     assert [stream.push(token, may_stop=False) for token in (a, b)] == [("", False), ("ab", False)]
     assert [stream.push(token) for token in (a, b)] == [("", False), ("", True)]
     assert stream.num_bytes == 2
+
+
+def test_tokens_and_neighbours_behind_a_stop_text_are_dropped(workspace: Workspace) -> None:
+    """Of a, b, c with the stop text "bc" only a remains, and a chunk that was complete before is so no longer."""
+    tokenizer = workspace.datastore().tokenizer
+    a, b, c = (tokenizer.encode(letter)[0] for letter in "abc")
+    growing = Growing(Sample([a], 1, 3, log_probs=[]), tokenizer, Choice(stop=("bc",)), 9, "seed")
+    told = [growing.take(a, -1.0), growing.take(b, -2.0)]
+    growing.sample.neighbours.append([])
+    told.append(growing.take(c, -3.0))
+    assert [(token.text, token.finish) for token in told] == [("a", None), ("", None), ("", "stop")]
+    sample = growing.sample
+    assert (sample.tokens, sample.text, sample.log_probs, sample.neighbours) == ([a, a], "a", [-1.0], [])
+    assert growing.unsearched() == []

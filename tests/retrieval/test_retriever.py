@@ -1,12 +1,9 @@
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
 from retro.errors import ConfigError
-from retro.generation.search import Passage, Passages, Retrieval, Searcher, stack_neighbours
 from retro.retrieval.datastore.datastore import Neighbour
-from retro.retrieval.retriever import Retriever
+from retro.retrieval.retriever import Passage, Passages, Retriever, Searcher, stack_neighbours
 from retro.workspace import Workspace
 
 
@@ -28,28 +25,6 @@ def test_passages_are_cut_and_padded(workspace: Workspace) -> None:
         Passages([""], tokenizer, 8)
 
 
-class Counting:
-    """A retriever of nothing that counts what it is asked."""
-
-    def __init__(self, workspace: Workspace) -> None:
-        self.tokenizer, self.chunk_len, self.num_neighbours = workspace.datastore().tokenizer, 8, 3
-        self.asked: list[tuple[int, int]] = []
-
-    def search(
-        self, chunks: Sequence[np.ndarray], k: int, sources: Sequence[str] = (), exclude: Sequence[str] = ()
-    ) -> list[list[Neighbour]]:
-        self.asked.append((len(chunks), k))
-        return [[] for _ in chunks]
-
-
-def test_only_every_so_many_chunks_are_searched_all_at_once(workspace: Workspace) -> None:
-    searcher, chunks = Counting(workspace), [(number, [0] * 8) for number in range(5)]
-    Retrieval(every=2).find(searcher, chunks)
-    Retrieval(num_neighbours=7).find(searcher, chunks)
-    Retrieval(every=9).find(searcher, chunks)
-    assert searcher.asked == [(2, 3), (5, 7)]
-
-
 def test_the_retriever_skips_blank_chunks_and_gives_what_there_is(
     workspace: Workspace, texts: list[str]
 ) -> None:
@@ -61,12 +36,6 @@ def test_the_retriever_skips_blank_chunks_and_gives_what_there_is(
     assert [n.chunk for n in some] == [n.chunk for n in again]
     assert len(retriever.search([real], 10**6)[0]) == len(workspace.datastore())
     assert retriever.search([], 2) == []
-
-
-@pytest.mark.parametrize("settings", [{"num_neighbours": 0}, {"every": 0}])
-def test_impossible_settings_are_refused(settings: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="expected at least 1"):
-        Retrieval(**settings)  # type: ignore[arg-type]
 
 
 def test_missing_neighbours_are_masked() -> None:

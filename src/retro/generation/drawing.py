@@ -1,0 +1,68 @@
+"""One token from its logits, as a request's `Choice` says.
+
+Everything works on rows that do not see each other, so a sequence's tokens do not depend on its batch.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from retro.generation.request import Choice
+
+HEADS = (64, 1024)
+"""How many most probable tokens are tried for `top_p` before the whole vocabulary is sorted, which takes longer."""
+
+
+def penalise(
+    logits: Float[Tensor, "*batch vocab"], seen: Bool[Tensor, "*batch vocab"], penalty: float
+) -> Float[Tensor, "*batch vocab"]:
+    """Logits that make the tokens already seen less likely (more likely, for a penalty below 1)."""
+    # Dividing a negative logit would raise it, so these are multiplied.
+    lowered = torch.where(logits > 0, logits / penalty, logits * penalty)
+    return torch.where(seen, lowered, logits)
+
+
+def draw(
+    logits: Float[Tensor, "*batch vocab"], uniforms: Float[Tensor, "*batch"], choice: Choice
+) -> Int[Tensor, "*batch"]:
+    """The token at which each uniform number of [0, 1) falls in the cumulated distribution."""
+    kept, tokens = candidates(logits, choice)
+    # In double precision, so that the sum over a large vocabulary does not lose its smallest members. The mass
+    # need not be 1: the uniform number is scaled to it instead.
+    cumulated = kept.double().cumsum(-1)
+    places = uniforms.to(cumulated)[..., None] * cumulated[..., -1:]
+    # To the right of all equal entries, so that a token without mass is never met.
+    place = torch.searchsorted(cumulated, places, right=True)
+    return tokens.gather(-1, place.clamp(max=tokens.shape[-1] - 1)).squeeze(-1)
+
+
+def candidates(
+    logits: Float[Tensor, "*batch vocab"], choice: Choice
+) -> tuple[Float[Tensor, "*batch candidate"], Int[Tensor, "*batch candidate"]]:
+    """The probabilities to draw from, up to a factor and zero for what is cut off, and the tokens they are of."""
+    if choice.temperature == 0:
+        tokens = logits.argmax(-1, keepdim=True)
+        return torch.ones_like(tokens, dtype=logits.dtype), tokens
+    # Shifted to 0 at the top, so that a temperature near 0 makes no infinite logit there.
+    scaled = (logits - logits.amax(-1, keepdim=True)) / choice.temperature
+    if choice.top_k:
+        scaled, tokens = scaled.topk(min(choice.top_k, logits.shape[-1]))
+        return _nucleus(scaled.softmax(-1), choice.top_p), tokens
+    probabilities = scaled.softmax(-1)
+    if choice.top_p == 1:
+        tokens = torch.arange(logits.shape[-1], device=logits.device)
+        return probabilities, tokens.expand(logits.shape)
+    # A head that holds `top_p` of the mass in every row holds the nucleus of every row.
+    for size in HEADS:
+        if size < logits.shape[-1]:
+            ordered, tokens = probabilities.topk(size)
+            if bool((ordered.sum(-1) >= choice.top_p).all()):
+                return _nucleus(ordered, choice.top_p), tokens
+    ordered, tokens = probabilities.sort(dim=-1, descending=True, stable=True)
+    return _nucleus(ordered, choice.top_p), tokens
+
+
+def _nucleus(ordered: Float[Tensor, "*batch kept"], top_p: float) -> Float[Tensor, "*batch kept"]:
+    """Of probabilities in falling order the fewest that hold `top_p`; the others are set to zero."""
+    mass_before = ordered.cumsum(-1) - ordered
+    return torch.where(mass_before < top_p, ordered, 0.0)

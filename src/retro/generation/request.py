@@ -1,0 +1,146 @@
+"""What is asked of a sampler: the one object that the library, the command and a server share.
+
+Nothing here needs torch, so that the command line can read its options before anything heavy is loaded.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from retro.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from retro.retrieval.datastore.datastore import Neighbour
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Tokens to continue, for callers who tokenise by themselves or bring passages with the prompt.
+
+    With passages every chunk from the prompt's last complete one on reads these, and nothing is searched.
+    """
+
+    tokens: Sequence[int]
+    text: str = ""
+    passages: "Sequence[Neighbour] | None" = None
+    """None: search as always; empty: nothing is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """How the next token is drawn, and when a sample ends.
+
+    The most probable `top_k` tokens are kept, and of these the fewest that hold `top_p` of their mass.
+    """
+
+    temperature: float = 0.8
+    """0 always takes the most probable token."""
+    top_k: int = 0
+    """Draw from that many most probable tokens; 0: from all."""
+    top_p: float = 1.0
+    """Draw from the fewest most probable tokens that hold this part of the probability."""
+    repetition_penalty: float = 1.0
+    """More than 1 makes tokens less likely that the prompt or the sample holds already: positive logits are
+    divided by it, the others multiplied."""
+    min_tokens: int = 0
+    """Nothing ends a sample before it has that many tokens."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a sample, wherever token borders lie; the sample's text stops before them."""
+    stop_tokens: tuple[int, ...] = ()
+    """Tokens that end a sample, beside the end of a document; they are no part of it."""
+
+    def __post_init__(self) -> None:
+        # Comparisons are written so that NaN is refused as well.
+        if not 0 <= self.temperature < math.inf:
+            raise ConfigError(f"temperature is {self.temperature}; expected 0 or more")
+        if self.top_k < 0:
+            raise ConfigError(f"top_k is {self.top_k}; expected 0 or more")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p is {self.top_p}; expected 0 < top_p ≤ 1")
+        if not 0 < self.repetition_penalty < math.inf:
+            raise ConfigError(
+                f"repetition_penalty is {self.repetition_penalty}; expected more than 0, 1 for none"
+            )
+        if self.min_tokens < 0:
+            raise ConfigError(f"min_tokens is {self.min_tokens}; expected 0 or more")
+        if "" in self.stop:
+            raise ConfigError("a stop text is empty; expected at least one character")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieval:
+    """What the chunks of a request read."""
+
+    num_neighbours: int | None = None
+    """Neighbours of each chunk; without it as many as the retriever gives by itself, or all passages."""
+    every: int = 1
+    """Retrieve at every so many chunks only; those between have no neighbours, as if retrieval were off."""
+    sources: tuple[str, ...] = ()
+    """Retrieve documents of these sources only; without any, of all."""
+    exclude: tuple[str, ...] = ()
+    """Documents, by id or content hash, that must not be retrieved."""
+    passages: tuple[str, ...] = ()
+    """Texts that every chunk gets as its neighbours, instead of searching a datastore."""
+
+    def __post_init__(self) -> None:
+        if self.num_neighbours is not None and self.num_neighbours < 1:
+            raise ConfigError(
+                f"num_neighbours is {self.num_neighbours}; expected at least 1; switch retrieval off instead"
+            )
+        if self.every < 1:
+            raise ConfigError(f"every is {self.every}; expected at least 1, which retrieves at each chunk")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Prompts to continue together, and how."""
+
+    prompts: Sequence[str | Prompt]
+    max_tokens: int = 128
+    """How many tokens to add at most."""
+    choice: Choice = Choice()
+    retrieval: bool | Retrieval = True
+    """On wherever the sampler is able to, off, or on in this way, which is an error where it is not able to."""
+    seed: int = 0
+    """The same request with the same seed gives the same samples, whatever else is in the batch."""
+    samples: int = 1
+    """How many continuations of each prompt."""
+    log_probs: bool = False
+    """Whether to give the log-probability of each token."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.prompts, str):
+            raise ConfigError("prompts is one text; expected a sequence of them")
+        for prompt in self.prompts:
+            _check(prompt)
+        least = max(1, self.choice.min_tokens)
+        if self.max_tokens < least:
+            raise ConfigError(f"max_tokens is {self.max_tokens}; expected at least {least}")
+        if self.samples < 1:
+            raise ConfigError(f"samples is {self.samples}; expected at least 1")
+
+    @staticmethod
+    def of(asked: "Request | str | Prompt | Sequence[str | Prompt]", **fields: Any) -> "Request":
+        """A request from a prompt or several and the other fields; or another request with these changed."""
+        if isinstance(asked, Request):
+            return replace(asked, **fields)
+        prompts = [asked] if isinstance(asked, str | Prompt) else list(asked)
+        return Request(prompts=prompts, **fields)
+
+
+def _check(prompt: str | Prompt) -> None:
+    """Refuse what cannot be continued: no training predicts the first token of a document."""
+    if isinstance(prompt, Prompt):
+        if not len(prompt.tokens):
+            raise DataError("the prompt is empty; expected at least one token to continue")
+        return
+    if not prompt:
+        raise DataError("the prompt is empty; expected at least one character to continue")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"the prompt's character {error.start + 1} is half a surrogate pair; "
+            "expected text that UTF-8 can hold"
+        ) from None
