@@ -1,0 +1,32 @@
+"""One shell and one style: whatever a page says by a class or a variable, the style knows."""
+
+import re
+
+from retro.pages import inspection, shell
+from retro.pages.shell import STYLE, figure, numbers_table, page
+from retro.reproduce import page as checklist
+
+
+def test_every_colour_has_one_place() -> None:
+    """Rules name variables, never a colour; and each variable that is used is there."""
+    variables, rules = STYLE.split("}\n", 1)
+    for style in (rules, inspection.STYLE, checklist.STYLE):
+        assert not re.findall(r"#[0-9a-f]{3,6}\b", style)
+        used = set(re.findall(r"var\(--([a-z0-9-]+)\)", style))
+        assert used
+        assert used <= set(re.findall(r"--([a-z0-9-]+):", variables))
+
+
+def test_a_page_is_whole_and_escapes_its_title() -> None:
+    whole = page("A <b>", "<p>body</p>", ".mine { }\n")
+    assert whole.startswith("<!doctype html>")
+    assert whole.count("A &lt;b&gt;") == 2
+    assert ".mine { }\n</style>" in whole
+    assert "<body>" in whole
+    assert '<body class="wide">' in page("t", "", wide=True)
+
+
+def test_tables_and_figures_escape_words_but_not_pictures() -> None:
+    assert "<td>&lt;x&gt;</td>" in numbers_table(["a"], [["<x>"]])
+    assert figure("<svg/>", "a & b") == "<figure><svg/><figcaption>a &amp; b</figcaption></figure>"
+    assert len(shell.WORSE) == len(shell.BETTER)
