@@ -62,6 +62,7 @@ def test_a_request_comes_from_a_prompt_or_several_or_from_another_request() -> N
 
 
 def test_a_request_needs_nothing_heavy() -> None:
-    program = "import sys, retro.generation.request; print(set(sys.modules) & {'torch', 'numpy', 'transformers', 'faiss'})"
+    heavy = {"torch", "numpy", "transformers", "faiss"}
+    program = f"import sys, retro.generation.request; print(set(sys.modules) & {heavy})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

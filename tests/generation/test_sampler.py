@@ -58,7 +58,7 @@ def check_greedy(model: Retro, sample: Sample) -> None:
 def test_each_complete_chunk_is_searched_once_and_used(
     sampler: Sampler, texts: list[str], prompt_tokens: int
 ) -> None:
-    """The sample's tokens are the greedy choices of one full forward over all of them, with the neighbours that it reports."""
+    """The tokens are the greedy choices of one full forward over them, with the neighbours it reports."""
     tokenizer, retriever = sampler.tokenizer, sampler.retriever
     assert isinstance(retriever, Retriever)
     prompt = tokenizer.decode(tokenizer.encode(texts[0])[:prompt_tokens])
@@ -84,7 +84,7 @@ def test_stream_is_generate(sampler: Sampler, texts: list[str]) -> None:
 
 
 def test_a_batch_is_its_sequences_alone(sampler: Sampler, texts: list[str]) -> None:
-    """Prompts of unlike lengths, each on its own chunk grid; some end early by a stop token and leave their place."""
+    """Prompts of unlike lengths, each on its own chunk grid; some end early by a stop token and leave."""
     choice = Choice(temperature=1.5, top_p=0.95, stop_tokens=tuple(range(3, 18)), repetition_penalty=1.3)
     prompts = ["the", texts[0][:40], "licence", texts[1], "a 🜚"]
     together = sampler.generate_all(prompts, max_tokens=12, choice=choice, seed=3, log_probs=True)
@@ -225,7 +225,7 @@ def test_excluded_documents_are_not_retrieved(workspace: Workspace, bert: str, t
 def test_other_ways_to_retrieve_are_the_full_forward_too(
     sampler: Sampler, texts: list[str], settings: Retrieval
 ) -> None:
-    """More neighbours than the datastore holds are simply all of them; chunks between two retrievals have none."""
+    """More neighbours than the datastore holds are all of them; chunks between two retrievals have none."""
     sample = sampler.generate(texts[0][:60], max_tokens=20, choice=GREEDY, retrieval=settings)
     held = len(sampler.retriever.datastore)  # type: ignore[union-attr]
     wanted = min(settings.num_neighbours or 2, held)
@@ -305,7 +305,10 @@ def test_bad_requests_are_refused(sampler: Sampler, workspace: Workspace, bert: 
 def test_a_datastore_that_changes_while_it_is_sampled(
     workspace: Workspace, bert: str, texts: list[str], tmp_path: Path
 ) -> None:
-    """Documents that are deleted and compacted away between two chunks are not retrieved any more; sampling goes on, even without the folder."""
+    """Documents that are deleted and compacted away between two chunks are not retrieved any more.
+
+    Sampling goes on, even without the folder.
+    """
     shutil.copytree(workspace.datastore_path, tmp_path / "datastore")
     datastore = Datastore.open(tmp_path / "datastore")
     stream = Sampler(random_model(bert), Retriever(datastore, 2)).stream(

@@ -70,7 +70,7 @@ def test_stop_texts_do_not_count_before_their_time(tokenizer: Tokenizer) -> None
 
 
 def test_tokens_and_neighbours_behind_a_stop_text_are_dropped(workspace: Workspace) -> None:
-    """Of a, b, c with the stop text "bc" only a remains, and a chunk that was complete before is so no longer."""
+    """Of a, b, c with the stop text "bc" only a remains, and a chunk that was complete is so no longer."""
     tokenizer = workspace.datastore().tokenizer
     a, b, c = (tokenizer.encode(letter)[0] for letter in "abc")
     growing = Growing(Sample([a], 1, 3, log_probs=[]), tokenizer, Choice(stop=("bc",)), 9, "seed")

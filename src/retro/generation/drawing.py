@@ -10,7 +10,7 @@ from torch import Tensor
 from retro.generation.request import Choice
 
 HEADS = (64, 1024)
-"""How many most probable tokens are tried for `top_p` before the whole vocabulary is sorted, which takes longer."""
+"""How many most probable tokens are tried for `top_p` before the whole vocabulary is sorted, which is slow."""
 
 
 def penalise(
@@ -27,8 +27,8 @@ def draw(
 ) -> Int[Tensor, "*batch"]:
     """The token at which each uniform number of [0, 1) falls in the cumulated distribution."""
     kept, tokens = candidates(logits, choice)
-    # In double precision, so that the sum over a large vocabulary does not lose its smallest members. The mass
-    # need not be 1: the uniform number is scaled to it instead.
+    # In double precision, so that the sum over a large vocabulary does not lose its smallest members. The
+    # mass need not be 1: the uniform number is scaled to it instead.
     cumulated = kept.double().cumsum(-1)
     places = uniforms.to(cumulated)[..., None] * cumulated[..., -1:]
     # To the right of all equal entries, so that a token without mass is never met.
@@ -39,7 +39,7 @@ def draw(
 def candidates(
     logits: Float[Tensor, "*batch vocab"], choice: Choice
 ) -> tuple[Float[Tensor, "*batch candidate"], Int[Tensor, "*batch candidate"]]:
-    """The probabilities to draw from, up to a factor and zero for what is cut off, and the tokens they are of."""
+    """What to draw from: probabilities up to a factor, zero where cut off, and the tokens they are of."""
     if choice.temperature == 0:
         tokens = logits.argmax(-1, keepdim=True)
         return torch.ones_like(tokens, dtype=logits.dtype), tokens

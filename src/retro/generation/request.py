@@ -73,7 +73,7 @@ class Retrieval:
     """What the chunks of a request read."""
 
     num_neighbours: int | None = None
-    """Neighbours of each chunk; without it as many as the retriever gives by itself, or all passages."""
+    """Neighbours of each chunk; if not given, the retriever's own number, which is 2, or all passages."""
     every: int = 1
     """Retrieve at every so many chunks only; those between have no neighbours, as if retrieval were off."""
     sources: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class Request:
     """How many tokens to add at most."""
     choice: Choice = Choice()
     retrieval: bool | Retrieval = True
-    """On wherever the sampler is able to, off, or on in this way, which is an error where it is not able to."""
+    """On where the sampler is able to; off; or on in this way, which is an error where it is not able to."""
     seed: int = 0
     """The same request with the same seed gives the same samples, whatever else is in the batch."""
     samples: int = 1

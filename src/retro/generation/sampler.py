@@ -22,8 +22,9 @@ from retro.retrieval.retriever import Passages, Searcher, stack_neighbours
 class Sampler:
     """Continues texts with a model; with a retriever it is RETRO[ON], without one RETRO[OFF] or a baseline.
 
-    Without a retriever it needs the tokenizer. With a `window` self-attention sees that many last tokens only:
-    memory and time a token stay bounded, and the result is that of the whole past as long as the window covers it.
+    Without a retriever it needs the tokenizer. With a `window` self-attention sees that many last tokens
+    only: memory and time a token stay bounded, and the result is that of the whole past as long as the window
+    covers it.
 
     Every method takes a `Request`, or a prompt with the request's fields as keywords:
     `sampler.generate("The licence", max_tokens=64, retrieval=False)`. Fields that are given beside a request
@@ -44,7 +45,8 @@ class Sampler:
         facts = model.facts
         if retriever is not None and retriever.chunk_len != facts.chunk_len:
             raise ConfigError(
-                f"the datastore's chunks have {retriever.chunk_len} tokens; expected the model's {facts.chunk_len}"
+                f"the datastore's chunks have {retriever.chunk_len} tokens; "
+                f"expected the model's {facts.chunk_len}"
             )
         if tokenizer.vocab_size != facts.vocab_size:
             raise ConfigError(
@@ -66,7 +68,7 @@ class Sampler:
         return self._run(Request.of(request, **fields))
 
     def stream(self, request: Request | str | Prompt, **fields: Any) -> Iterator[Token]:
-        """The tokens of one sample as they come; a token that completes a chunk brings the chunk's neighbours."""
+        """One sample, token by token; a token that completes a chunk brings the chunk's neighbours."""
         batch = self._begin(_one(request, fields))
         return (token for _, token in batch.run())
 
@@ -129,8 +131,8 @@ def _one(asked: Request | str | Prompt, fields: dict[str, Any]) -> Request:
 class Batch:
     """Sequences that are sampled together, each as if it were alone: the state of the loop, and the loop.
 
-    Row r of the decoding, of `logits` and of `seen` belongs to `sequences[r]`, and to nothing else. Groups are the
-    samples of one prompt, which is read once for all of them. A sequence that ends leaves all four.
+    Row r of the decoding, of `logits` and of `seen` belongs to `sequences[r]`, and to nothing else. Groups
+    are the samples of one prompt, which is read once for all of them. A sequence that ends leaves all four.
     """
 
     logits: Float[Tensor, "sequence vocab"]

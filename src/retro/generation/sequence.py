@@ -28,7 +28,8 @@ class Sample:
     """The continuation; it ends before a stop text."""
     finish: Finish | None = None
     log_probs: list[float] | None = None
-    """Of each token of the continuation, in nats, as the model gives it: before temperature, cut-offs and penalty."""
+    """Of each token of the continuation, in nats, as the model gives it: before temperature, cut-offs and
+    penalty."""
     retrieval: bool = False
 
     @property
@@ -45,9 +46,9 @@ class Sample:
 class Token:
     """A token as it was drawn, and the neighbours of the chunk that it completed, if it completed one.
 
-    A character that lies across tokens comes with the token that ends it, and text that may begin a stop text is
-    held back, so `text` may be empty or more than one token's. The last token of a sample says why it ended. The
-    end of a document and stop tokens come like any other, though they are no part of the sample.
+    A character that lies across tokens comes with the token that ends it, and text that may begin a stop text
+    is held back, so `text` may be empty or more than one token's. The last token of a sample says why it
+    ended. The end of a document and stop tokens come like any other, though they are no part of the sample.
     """
 
     id: int
@@ -58,7 +59,7 @@ class Token:
 
 
 class Growing:
-    """A sample in progress. Its random numbers are its own, so it does not depend on what else is in the batch."""
+    """A sample in progress. Its random numbers are its own: it does not depend on the rest of the batch."""
 
     def __init__(
         self,
@@ -155,7 +156,7 @@ class TextStream:
         """Bytes of the text so far, what is held back included; up to a stop text if one was met."""
 
     def push(self, token: int, may_stop: bool = True) -> tuple[str, bool]:
-        """The text that is certain now, and whether a stop text was met, which is left out with all behind it."""
+        """The text that is certain now, and whether a stop text was met; the text ends before that."""
         new = self._tokenizer.decode_bytes([token])
         self._held += new
         self.num_bytes += len(new)

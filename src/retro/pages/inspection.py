@@ -16,9 +16,10 @@ LEVELS = len(BETTER)
 DIFFERENCE = "L<sub>OFF</sub> − L<sub>ON</sub>"
 NOTHING_BEFORE = "there is no chunk before, and so no neighbour to share with"
 EXPLANATION = """\
-Bits saved in each chunk, from first to last. A chunk C is shown twice: by what every token gained, and by how much of
-it stands in the neighbours of the chunk before, the only ones that it could see. Beside it are its own neighbours ┃
-and their continuations, by what they share with the chunk that comes next. The first chunk sees no neighbour."""
+Bits saved in each chunk, from first to last. A chunk C is shown twice: by what every token gained, and by how
+much of it stands in the neighbours of the chunk before, the only ones that it could see. Beside it are its
+own neighbours ┃ and their continuations, by what they share with the chunk that comes next. The first chunk
+sees no neighbour."""
 STYLE = """\
 .legend { display: inline-block; margin: .3em 2em .3em 0; font-size: 13px; color: var(--quiet); }
 .totals { display: flex; flex-wrap: wrap; gap: .4em 2.6em; margin: 1em 0; padding: 0; }
@@ -34,9 +35,11 @@ section:target { background: var(--raised); }
 section h2 { margin: .1em 0 .6em; font-size: 14px; font-weight: 600; font-variant-numeric: tabular-nums; }
 section h2 span { font-weight: 400; color: var(--quiet); margin-left: 1em; }
 sub { line-height: 0; font-size: .75em; }
-.row { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(290px, 100%), 1fr)); gap: .9em 1.6em; }
+.row { display: grid; gap: .9em 1.6em;
+       grid-template-columns: repeat(auto-fit, minmax(min(290px, 100%), 1fr)); }
 .row h3 { margin: 0 0 .4em; font-size: 12px; font-weight: 500; color: var(--quiet); }
-.row p { margin: 0; font: 12.5px/1.6 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
+.row p { margin: 0; font: 12.5px/1.6 ui-monospace, monospace;
+         white-space: pre-wrap; overflow-wrap: anywhere; }
 """
 
 
@@ -89,7 +92,7 @@ def _map(chunks: Sequence[InspectedChunk]) -> str:
 
 
 def _section(number: int, chunk: InspectedChunk) -> str:
-    """A chunk by its gains, by what it shares with the neighbours of the one before, and its own neighbours."""
+    """A chunk by its gains, by what it shares with the neighbours of the one before, and its own."""
     verdict = "sees no neighbour"
     shared = (NOTHING_BEFORE, "")  # empty, so that the columns stay where they are
     if number > 1:
@@ -141,7 +144,7 @@ def _gain_legend() -> str:
 
 
 def inspection_record(document: InspectedDocument) -> dict[str, Any]:
-    """Everything that the page shows, as plain JSON; `off` and `on` of a chunk are the bits of every token."""
+    """Everything that the page shows; `off` and `on` of a chunk are the bits of every token."""
     chunks = [
         {
             **chunk_record(chunk.coloured),

@@ -1,4 +1,4 @@
-"""The pictures of a report, as SVG text."""
+"""The pictures of a report, as SVG text that can stand in a page."""
 
 import io
 from collections.abc import Sequence
@@ -18,6 +18,9 @@ COLOURS = {
     "fit": "#7b5ea7",
     "other": "#5c946e",
 }
+"""What a colour stands for, the same in all pictures."""
+GRID = "#e6e6e6"
+DARK = "#333"
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Bar:
+    """A value with the bounds of its interval, its name and its colour key."""
+
     label: str
     value: float
     low: float
@@ -50,25 +55,19 @@ def line_plot(
     xticks: Sequence[float] | None = None,
     log_x: bool = False,
 ) -> str:
+    """Curves, with their intervals as bands where they have any."""
     figure, axes = _figure()
     for line in lines:
+        colour = COLOURS[line.colour]
+        # Few points were measured one by one and are marked; many are a curve.
         marker = "o" if len(line.x) <= 12 else ""
-        axes.plot(
-            line.x,
-            line.y,
-            line.style,
-            marker=marker,
-            markersize=4,
-            color=COLOURS[line.colour],
-            label=line.label,
-        )
+        axes.plot(line.x, line.y, line.style, marker=marker, markersize=4, color=colour, label=line.label)
         if line.low:
-            axes.fill_between(
-                line.x, line.low, line.high, color=COLOURS[line.colour], alpha=0.15, linewidth=0
-            )
+            axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
     if log_x:
         axes.set_xscale("log")
     if xticks is not None:
+        # A logarithmic axis would write powers of ten, and ticks of its own between ours.
         axes.set_xticks(xticks, [f"{tick:g}" for tick in xticks], minor=False)
         axes.minorticks_off()
     axes.legend(frameon=False)
@@ -80,9 +79,8 @@ def bar_plot(bars: Sequence[Bar], ylabel: str, form: str = "{:.3f}") -> str:
     figure, axes = _figure()
     for number, bar in enumerate(bars):
         errors = [[bar.value - bar.low], [bar.high - bar.value]]
-        axes.bar(
-            number, bar.value, yerr=errors, color=COLOURS[bar.colour], width=0.6, capsize=4, ecolor="#333"
-        )
+        colour = COLOURS[bar.colour]
+        axes.bar(number, bar.value, yerr=errors, color=colour, width=0.6, capsize=4, ecolor=DARK)
         axes.text(number, bar.high, form.format(bar.value), ha="center", va="bottom", fontsize=9)
     axes.set_xticks(range(len(bars)), [bar.label for bar in bars])
     axes.margins(y=0.12)
@@ -94,13 +92,12 @@ def sideways_bars(bars: Sequence[Bar], xlabel: str) -> str:
     figure, axes = _figure(height=0.8 + 0.32 * len(bars))
     for number, bar in enumerate(bars):
         errors = [[bar.value - bar.low], [bar.high - bar.value]]
-        axes.barh(
-            number, bar.value, xerr=errors, color=COLOURS[bar.colour], height=0.6, capsize=3, ecolor="#333"
-        )
+        colour = COLOURS[bar.colour]
+        axes.barh(number, bar.value, xerr=errors, color=colour, height=0.6, capsize=3, ecolor=DARK)
     axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
     axes.invert_yaxis()
-    axes.axvline(0, color="#333", linewidth=0.8)
-    axes.grid(axis="x", color="#e6e6e6")
+    axes.axvline(0, color=DARK, linewidth=0.8)
+    axes.grid(axis="x", color=GRID)
     return _svg(figure, axes, xlabel, "")
 
 
@@ -109,6 +106,7 @@ def grouped_bars(groups: Sequence[str], series: Sequence[Line], xlabel: str, yla
     figure, axes = _figure()
     width = 0.8 / len(series)
     for number, entry in enumerate(series):
+        # The bars of a group stand side by side around the group's place, 0.8 wide together.
         places = [group + (number - (len(series) - 1) / 2) * width for group in range(len(groups))]
         axes.bar(places, entry.y, width=width, color=COLOURS[entry.colour], label=entry.label)
     axes.set_xticks(range(len(groups)), groups)
@@ -129,9 +127,11 @@ def _svg(figure: object, axes: "Axes", xlabel: str, ylabel: str) -> str:
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#e6e6e6")
+    axes.grid(axis="y", color=GRID)
     axes.set_axisbelow(True)
     output = io.StringIO()
+    # Without a date the same numbers give the same page.
     figure.savefig(output, format="svg", metadata={"Date": None})  # type: ignore[attr-defined]
     svg = output.getvalue()
+    # Within a page the XML declaration and the document type have no place.
     return svg[svg.index("<svg") :]

@@ -25,8 +25,8 @@ BUCKET_HEADINGS = (
     "share of the saving",
 )
 HELD_OUT = """\
-Test documents were held out by document; training documents with a 13-gram Jaccard similarity of 0.8 or more to any of
-them were removed from the training set and the datastore alike. Intervals are over documents."""
+Test documents were held out by document; training documents with a 13-gram Jaccard similarity of 0.8 or more
+to any of them were removed from the training set and the datastore alike. Intervals are over documents."""
 
 
 @dataclass(frozen=True)

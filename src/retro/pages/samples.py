@@ -1,4 +1,4 @@
-"""Samples beside the neighbours that they used, side by side like the paper's tables; as HTML and as plain JSON."""
+"""Samples beside the neighbours that they used, like the paper's tables; as HTML and as plain JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

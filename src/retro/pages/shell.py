@@ -1,7 +1,7 @@
 """The one shell and the one style of every page.
 
-A page is a single file that needs nothing else: no script, no font and no address of another machine. Every colour
-has one place, the variables at the top of the style; a page's own rules use these.
+A page is a single file that needs nothing else: no script, no font and no address of another machine. Every
+colour has one place, the variables at the top of the style; a page's own rules use these.
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,8 @@ figcaption { font-size: .9em; color: var(--quiet); }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); gap: 1.5em; }
 .scroll { overflow-x: auto; }
 table.numbers { border-collapse: collapse; }
-table.numbers td, table.numbers th { padding: .3em .9em; text-align: right; border-bottom: 1px solid var(--line); }
+table.numbers td, table.numbers th { padding: .3em .9em; text-align: right;
+                                     border-bottom: 1px solid var(--line); }
 table.numbers td:first-child, table.numbers th:first-child { text-align: left; }
 table.sample { border-collapse: collapse; width: 100%; table-layout: fixed; }
 table.sample td, table.sample th { vertical-align: top; padding: .6em; text-align: left; }
@@ -84,8 +85,8 @@ def page(title: str, body: str, style: str = "", wide: bool = False) -> str:
     """
     name = escape(title)
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{name}</title>
-<style>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{name}</title><style>
 {STYLE}{style}</style></head><body{' class="wide"' if wide else ""}>
 <h1>{name}</h1>
 {body}

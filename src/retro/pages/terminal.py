@@ -1,29 +1,16 @@
 """Coloured samples for the terminal."""
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from retro.retrieval.shared_runs import PALETTE, ColouredChunk, Span
+from retro.retrieval.shared_runs import PALETTE, ColouredChunk, ColouredNeighbour, Span
 
 
-def spans_text(spans: list[Span], dim_first: int = 0) -> Text:
-    text = Text()
-    for number, span in enumerate(spans):
-        style = f"black on {span.colour}" if span.colour else ("dim" if number < dim_first else "")
-        text.append(span.text, style)
-    return text
-
-
-def legend() -> Text:
-    text = Text("longest common run in tokens: ")
-    for length, colour in enumerate(PALETTE):
-        text.append(f" {length}{'+' if length == len(PALETTE) - 1 else ''} ", f"black on {colour}")
-    return text
-
-
-def render_sample(chunks: list[ColouredChunk], title: str) -> RenderableType:
-    """One row a chunk: the text on the left, the neighbours that it retrieved on the right."""
+def render_sample(chunks: Sequence[ColouredChunk], title: str) -> RenderableType:
+    """A row for each chunk: the text on the left, the neighbours that it retrieved on the right."""
     has_neighbours = any(chunk.neighbours for chunk in chunks)
     table = Table(title=title, show_lines=True, expand=True)
     table.add_column("prompt (dim) and sample", ratio=1)
@@ -32,23 +19,38 @@ def render_sample(chunks: list[ColouredChunk], title: str) -> RenderableType:
     for chunk in chunks:
         cells: list[RenderableType] = [spans_text(chunk.spans, chunk.prompt_len)]
         if has_neighbours:
-            cells.append(Group(*(_neighbour_text(chunk))))
+            ranked = enumerate(chunk.neighbours, start=1)
+            cells.append(Group(*(_neighbour_text(rank, neighbour) for rank, neighbour in ranked)))
         table.add_row(*cells)
     return Group(table, legend()) if has_neighbours else table
 
 
-def _neighbour_text(chunk: ColouredChunk) -> list[Text]:
-    texts = []
-    for rank, neighbour in enumerate(chunk.neighbours, start=1):
-        text = Text("\n" if rank > 1 else "")
-        text.append(
-            f"{rank}. {neighbour.title} ({neighbour.source}, distance {neighbour.distance:.2f})\n", "bold"
-        )
-        for part in (
-            spans_text(neighbour.neighbour),
-            Text(" | ", "bold"),
-            spans_text(neighbour.continuation),
-        ):
-            text.append_text(part)
-        texts.append(text)
-    return texts
+def spans_text(spans: Sequence[Span], num_dim: int = 0) -> Text:
+    """Tokens on their colours; of those without one the first so many are dim."""
+    text = Text()
+    for number, span in enumerate(spans):
+        style = "dim" if number < num_dim else ""
+        if span.colour:
+            # The palette is light whatever the terminal is, so the letters on it are black.
+            style = f"black on {span.colour}"
+        text.append(span.text, style)
+    return text
+
+
+def legend() -> Text:
+    """What the colours mean."""
+    text = Text("longest common run in tokens: ")
+    for length, colour in enumerate(PALETTE):
+        more = "+" if length == len(PALETTE) - 1 else ""
+        text.append(f" {length}{more} ", f"black on {colour}")
+    return text
+
+
+def _neighbour_text(rank: int, neighbour: ColouredNeighbour) -> Text:
+    text = Text("\n" if rank > 1 else "")
+    origin = f"{neighbour.title} ({neighbour.source}, distance {neighbour.distance:.2f})"
+    text.append(f"{rank}. {origin}\n", "bold")
+    text.append_text(spans_text(neighbour.neighbour))
+    text.append(" | ", "bold")
+    text.append_text(spans_text(neighbour.continuation))
+    return text
