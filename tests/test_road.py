@@ -120,6 +120,8 @@ def test_the_demo_reports_and_reuses(
         "http://creativecommons.org", ""
     ).replace("https://matplotlib.org", "")  # nothing is loaded from elsewhere
     assert "RETRO[ON], k = 2" in page
+    twin = json.loads(first.report.with_suffix(".json").read_text())
+    assert twin["results"]["retro"]["on-2"]["bits_per_byte"]["estimate"] == first.retro.bits_per_byte("on-2")
     written = json.loads((tmp_path / "demo" / "seconds.json").read_text())
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "demo").rglob("manifest.json")}
     again = run_demo(tmp_path / "demo", small_run(bert), Silent())

@@ -10,7 +10,7 @@ from torch import Tensor
 from retro.generation.request import Choice
 
 HEADS = (64, 1024)
-"""How many most probable tokens are tried for `top_p` before the whole vocabulary is sorted, which is slow."""
+"""How many of the most probable tokens are tried for `top_p` before all are sorted, which is slow."""
 
 
 def penalise(
@@ -50,6 +50,7 @@ def candidates(
         return _nucleus(scaled.softmax(-1), choice.top_p), tokens
     probabilities = scaled.softmax(-1)
     if choice.top_p == 1:
+        # Nothing is cut off, so nothing need be sorted: every token is its own candidate.
         tokens = torch.arange(logits.shape[-1], device=logits.device)
         return probabilities, tokens.expand(logits.shape)
     # A head that holds `top_p` of the mass in every row holds the nucleus of every row.
@@ -64,5 +65,6 @@ def candidates(
 
 def _nucleus(ordered: Float[Tensor, "*batch kept"], top_p: float) -> Float[Tensor, "*batch kept"]:
     """Of probabilities in falling order the fewest that hold `top_p`; the others are set to zero."""
+    # A token is kept if those before it do not hold `top_p` yet, so the first always is.
     mass_before = ordered.cumsum(-1) - ordered
     return torch.where(mass_before < top_p, ordered, 0.0)

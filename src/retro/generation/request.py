@@ -110,10 +110,12 @@ class Request:
     """Whether to give the log-probability of each token."""
 
     def __post_init__(self) -> None:
+        # A text is a sequence of texts, too: its characters would be continued one by one.
         if isinstance(self.prompts, str):
             raise ConfigError("prompts is one text; expected a sequence of them")
         for prompt in self.prompts:
             _check(prompt)
+        # A sample that has to be longer than it may be would never end rightly.
         least = max(1, self.choice.min_tokens)
         if self.max_tokens < least:
             raise ConfigError(f"max_tokens is {self.max_tokens}; expected at least {least}")

@@ -109,10 +109,12 @@ class Sampler:
         facts = self.model.facts
         settings = retrieval if isinstance(retrieval, Retrieval) else Retrieval()
         searcher = self.retriever
+        # Passages stand for a retriever, so a sampler without one can read them, too.
         if settings.passages and facts.retrieves:
             searcher = Passages(settings.passages, self.tokenizer, facts.chunk_len)
         if searcher is not None and facts.retrieves:
             return (searcher, settings) if retrieval else None
+        # Mere `True` is no demand: a baseline, or a sampler without a datastore, goes on without neighbours.
         if isinstance(retrieval, Retrieval):
             missing = "a retriever" if facts.retrieves else "a model with cross-attention"
             raise ConfigError(f"retrieval was asked for without {missing}; expected one, or retrieval off")
@@ -163,6 +165,7 @@ class Batch:
         self.seen = self._seen()
         while self.sequences:
             drawn = self._draw()
+            # Before the tokens are fed: the last token of a chunk already reads the chunk's own neighbours.
             searched = self._retrieve(self.sequences)
             for row, (sequence, token) in enumerate(zip(self.sequences, drawn, strict=True)):
                 if row in searched:
@@ -174,6 +177,7 @@ class Batch:
 
     def _read_prompts(self) -> Float[Tensor, "sequence vocab"]:
         """The logits after each sequence's prompt."""
+        # One sequence of each prompt is searched for and read; the others of its group go on from there.
         first = [group[0] for group in self.groups]
         self._retrieve(first)
         for group in self.groups:
@@ -199,6 +203,7 @@ class Batch:
         tokens = [sequence.sample.tokens[-1] for sequence in self.sequences]
         if self.seen is not None:
             self.seen[range(len(tokens)), tokens] = True
+        # What the newest token completes was searched for just now, so its neighbours are the last ones.
         completing = [self.sequences[row].sample for row in self.decoding.completing]
         neighbours, mask = self._stack(
             [sample.neighbours[-1] if sample.neighbours else [] for sample in completing]
@@ -230,6 +235,7 @@ class Batch:
         return {row for row, _ in due}
 
     def _stack(self, neighbours: Sequence[Sequence[Neighbour]]) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        # Without a single neighbour the model is asked as RETRO[OFF], and a baseline as it must be.
         if not any(neighbours):
             return None, None
         facts, device = self.model.facts, self.model.device
@@ -252,6 +258,7 @@ class Batch:
         if self.seen is not None:
             logits = penalise(logits, self.seen, choice.repetition_penalty)
         logits[:, self.model.facts.pad_id] = -torch.inf
+        # What must not come gets no probability at all, rather than being drawn again until it does not.
         for row, sequence in enumerate(self.sequences):
             if not sequence.may_end:
                 logits[row, list(sequence.enders)] = -torch.inf

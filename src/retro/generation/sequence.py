@@ -109,6 +109,7 @@ class Growing:
 
     def take(self, token: int, log_prob: float | None) -> Token:
         """Append a token, unless it only ends the sample."""
+        # A token that ends the sample is no part of it, but what the stream holds back comes with it.
         if token in self.enders:
             reason: Finish = "end" if token == self._tokenizer.end_id else "stop"
             return self._told(Token(token, self._stream.finish(), None, log_prob, reason))
@@ -163,6 +164,7 @@ class TextStream:
         places = [self._held.find(stop) for stop in self._stop] if may_stop else []
         found = [place for place in places if place >= 0]
         if found:
+            # Of several stop texts the one that begins first counts.
             self.num_bytes -= len(self._held) - min(found)
             self._held = self._held[: min(found)]
             return self.finish(), True
@@ -182,6 +184,7 @@ class TextStream:
         """How many bytes at the end of the held text begin a stop text."""
         longest = 0
         for stop in self._stop:
+            # From the longest beginning down; one that is no longer than what was found need not be tried.
             for length in range(min(len(stop) - 1, len(self._held)), longest, -1):
                 if self._held.endswith(stop[:length]):
                     longest = length

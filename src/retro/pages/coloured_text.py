@@ -17,12 +17,14 @@ LAST = len(PALETTE) - 1
 def spans_html(spans: Sequence[Span]) -> str:
     """Tokens with their colours; where the last colour hides how long the common run is, a title says it."""
     parts = []
+    # Neighbouring tokens of one colour become one mark.
     for level, group in groupby(spans, lambda span: span.level):
         run = list(group)
         text = escape("".join(span.text for span in run), quote=False)
         if level is None or not text:
             parts.append(text)
             continue
+        # Only the last colour stands for runs of several lengths.
         longest = max(span.overlap or 0 for span in run)
         title = f' title="{longest} in common"' if level == LAST else ""
         parts.append(f"<mark class=o{level}{title}>{text}</mark>")

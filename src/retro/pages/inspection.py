@@ -78,7 +78,9 @@ def _map(chunks: Sequence[InspectedChunk]) -> str:
     scale = 100 / ((top - bottom) or 1.0)
     bars = []
     for number, chunk in enumerate(chunks):
+        # Gains hang from their top down to the zero line, losses from the zero line down.
         y = (top - max(0.0, chunk.saved)) * scale
+        # A bar of no height could not be seen or clicked.
         height = max(abs(chunk.saved) * scale, 0.6)
         name = "gain" if chunk.saved >= 0 else "loss"
         bars.append(
@@ -113,6 +115,7 @@ def _gains(chunk: InspectedChunk) -> str:
     """Tokens coloured by their gain; what gained or lost next to nothing is plain text."""
     rows = zip(chunk.coloured.spans, chunk.off, chunk.on, strict=True)
     parts = []
+    # Plain tokens run together; coloured ones do not, as each has a title with its own bits.
     for level, group in groupby(rows, lambda row: _level(row[1] - row[2])):
         if not level:
             parts.append(escape("".join(span.text for span, _, _ in group), quote=False))

@@ -82,6 +82,7 @@ def _saves(gain: Interval) -> str:
 def summary(comparison: Comparison) -> str:
     """The result in three sentences."""
     new = comparison.buckets[0]
+    # A bucket belongs here by its lower end: more than a quarter of each of its chunks is shared.
     copied = [bucket for bucket in comparison.buckets if bucket.low >= 0.25]
     saving, text = (sum(b.share_of_gain for b in copied), sum(b.share_of_bytes for b in copied))
     on_new = (
@@ -136,6 +137,7 @@ def report_page(report: Report) -> str:
 def report_record(report: Report) -> dict[str, Any]:
     """Everything that the page shows, as plain JSON: gains are parts of 1, and what is not known is null."""
     comparison, curves = asdict(report.comparison), report.curves
+    # `asdict` knows fields only, and the label is a property.
     for entry, bucket in zip(comparison["buckets"], report.comparison.buckets, strict=True):
         entry["label"] = bucket.label
     runs = {"baseline": report.baseline, "retro": report.retro}
@@ -227,6 +229,7 @@ def _by_mode(report: Report) -> str:
 
 
 def _by_k(baseline: Evaluation, retro: Evaluation) -> str:
+    # What does not depend on k is a level line beside what does.
     ks = [int(mode.removeprefix("on-")) for mode in retro.modes if mode != OFF]
     lines = [
         Line("baseline", ks, [baseline.bits_per_byte(OFF)] * len(ks), "baseline", "--"),

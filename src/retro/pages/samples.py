@@ -31,6 +31,7 @@ def colour_sample(sample: Sample, tokenizer: Tokenizer) -> list[ColouredChunk]:
     """The sample chunk by chunk, each knowing how much of it is the prompt's."""
     coloured = []
     for number, chunk in enumerate(colour_chunks(sample.chunks(), sample.neighbours, tokenizer)):
+        # How much of the prompt is left where this chunk begins; it may be more than the chunk, or nothing.
         left = sample.prompt_len - number * sample.chunk_len
         coloured.append(replace(chunk, prompt_len=max(0, min(len(chunk.spans), left))))
     return coloured

@@ -13,6 +13,7 @@ WORSE = ("#efeaf7", "#ddd3ee", "#c9badf", "#b3a0d3")
 BETTER = ("#fdf5c9", "#fbeb94", "#f9e266", "#f6d743")
 """Colours of a token that retrieval made dearer or cheaper, from a little to much."""
 
+# By what they are for, not by what they look like: another scheme changes the values alone.
 _VARIABLES = {
     "text": "#1d2228",
     "quiet": "#555",
@@ -83,6 +84,7 @@ def page(title: str, body: str, style: str = "", wide: bool = False) -> str:
 
     A wide page is for text in columns; the others keep lines that are good to read.
     """
+    # The title is a text and escaped here; `body` is HTML, which its maker has escaped.
     name = escape(title)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
