@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.model.decoding import Decoding
+from retro.model.decoding import RetroDecoding as Decoding
 from retro.model.retro import Retro
 from retro.questions.batches import make_batch
 from retro.questions.examples import Question
