@@ -6,6 +6,7 @@ refused, never overwritten.
 """
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from retro.stages.files import atomic_write, file_checksum, locked, make_fingerp
 
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
+SCRATCH = "scratch"
 CHECKSUM = "manifest"
 """Under this name a manifest keeps the fingerprint of the rest of it."""
 FORMAT = 1
@@ -79,6 +81,10 @@ class Stage:
     def has(self, name: str) -> bool:
         return self.file(name).exists()
 
+    def scratch(self, name: str) -> Path:
+        """A folder for what is only needed on the way, such as `Parts`; an interruption leaves it, the end removes it."""
+        return self.path / SCRATCH / name
+
     @contextmanager
     def write(self, name: str) -> Iterator[IO[bytes]]:
         with atomic_write(self.file(name)) as file:
@@ -128,11 +134,9 @@ def _finish(
     write_json(plan_path, plan)
     stage = Stage(partial)
     work(stage)
-    for leftover in (
-        plan_path,
-        partial / MANIFEST,
-        *partial.rglob("*.tmp"),
-    ):  # a kill may have left any of them
+    shutil.rmtree(partial / SCRATCH, ignore_errors=True)
+    # A kill may have left any of these behind.
+    for leftover in (plan_path, partial / MANIFEST, *partial.rglob("*.tmp")):
         leftover.unlink(missing_ok=True)
     files = {
         str(file.relative_to(partial)): file_checksum(file)
