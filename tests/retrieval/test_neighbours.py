@@ -8,7 +8,7 @@ from retro.errors import ArtifactError
 from retro.retrieval import neighbours as module
 from retro.retrieval.chunks import content_hashes
 from retro.retrieval.datastore.datastore import Datastore
-from retro.retrieval.index.index import Entries
+from retro.retrieval.index import Entries
 from retro.retrieval.neighbours import Neighbours, find_neighbours, search_other_documents
 from retro.workspace import Workspace
 from tests.retrieval.datastores import build, corpus_of, make_documents

@@ -10,7 +10,7 @@ from retro.generation.search import Passage
 from retro.questions.examples import Question
 from retro.retrieval.datastore.datastore import Datastore, Neighbour
 from retro.retrieval.index.bm25 import Bm25Index
-from retro.retrieval.index.index import Entries
+from retro.retrieval.index import Entries
 
 Source = Callable[[Sequence[Question]], list[list[Passage]]]
 """The passages of each question, best first."""

@@ -16,7 +16,7 @@ from retro.errors import ArtifactError
 from retro.retrieval.chunks import ChunkTable, content_hashes
 from retro.retrieval.datastore.datastore import Datastore, Neighbour
 from retro.retrieval.datastore.snapshot import Snapshot, nearest
-from retro.retrieval.index.index import Entries
+from retro.retrieval.index import Entries
 from retro.stages.files import make_fingerprint
 from retro.stages.progress import Progress
 from retro.stages.stage import Artifact, Stage, open_artifact, run_stage

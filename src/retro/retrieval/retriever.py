@@ -7,7 +7,7 @@ import numpy as np
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ConfigError
 from retro.retrieval.datastore.datastore import Datastore, Neighbour
-from retro.retrieval.index.index import Entries
+from retro.retrieval.index import Entries
 
 
 class Retriever:

@@ -17,8 +17,8 @@ from retro.retrieval.chunks import ChunkTable, content_hashes
 from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.datastore.segment import Segment
 from retro.retrieval.datastore.snapshot import Snapshot
-from retro.retrieval.index.dense import DenseIndex
-from retro.retrieval.index.index import Entries
+from retro.retrieval.index.exact import DenseIndex
+from retro.retrieval.index import Entries
 from retro.retrieval.neighbours import QUERIES, Neighbours, query_entries, search_other_documents, write_found
 from retro.stages.progress import Progress, at_step
 from retro.stages.stage import Artifact, Stage, run_stage

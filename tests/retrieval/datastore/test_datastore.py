@@ -159,7 +159,7 @@ def test_chunks_without_text_are_counted_and_not_found(tmp_path: Path, bert: str
 
 def test_token_ids_beyond_16_bits_come_back(tmp_path: Path, bert: str, text_folder: Path) -> None:
     """int16 ids overflowed in one of the peers."""
-    from tests.corpus.test_huggingface import byte_level
+    from tests.corpus.tokenizers.test_huggingface import byte_level
 
     folder = byte_level(tmp_path / "hf", eos_token="<|endoftext|>")
     import json

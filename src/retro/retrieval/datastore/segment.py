@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from retro.errors import ArtifactError
-from retro.retrieval.index.index import Index, open_index
+from retro.retrieval.index import Index, open_index
 
 TOKENS, DOCUMENTS, ROWS, KEYS, INDEX = "tokens.bin", "documents.npy", "rows.npy", "keys.npy", "index"
 DOCUMENT = np.dtype(

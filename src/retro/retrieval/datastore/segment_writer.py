@@ -23,8 +23,8 @@ from retro.retrieval.datastore.segment import (
     ChunkTokens,
     chunks_of,
 )
-from retro.retrieval.index.dense import DenseIndex
-from retro.retrieval.index.index import Entries, make_index
+from retro.retrieval.index.exact import DenseIndex
+from retro.retrieval.index import Entries, make_index
 from retro.retrieval.index.tuning import tune
 from retro.stages.files import atomic_write, file_checksum, flush_folder, write_json
 from retro.stages.progress import Progress

@@ -7,7 +7,7 @@ import numpy as np
 
 from retro.retrieval.datastore.ledger import Version
 from retro.retrieval.datastore.segment import Segment, chunks_of
-from retro.retrieval.index.index import Entries
+from retro.retrieval.index import Entries
 
 
 @dataclass(frozen=True)
