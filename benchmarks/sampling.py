@@ -29,7 +29,7 @@ from retro.generation.search import Searcher
 from retro.model.decoding import Decoding
 from retro.model.retro import Retro
 from retro.retrieval.datastore.datastore import Neighbour
-from retro.retrieval.embedder.embedder import open_embedder
+from retro.retrieval.embedder import open_embedder
 from retro.retrieval.index import Entries, make_index
 from retro.retrieval.retriever import Retriever
 from retro.workspace import Workspace

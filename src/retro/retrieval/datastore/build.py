@@ -16,7 +16,7 @@ from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.datastore.datastore import FORMAT, TOKENIZER, Datastore
 from retro.retrieval.datastore.ledger import FILE, Ledger
 from retro.retrieval.datastore.writer import Writer, in_parts, pieces_of
-from retro.retrieval.embedder.embedder import Embedder, embed_shards, open_embedder
+from retro.retrieval.embedder import Embedder, embed_shards, open_embedder
 from retro.stages.executor import Executor, LocalExecutor
 from retro.stages.files import flush_folder, locked
 from retro.stages.progress import Progress, from_offset

@@ -17,7 +17,7 @@ from retro.errors import ArtifactError, ConfigError
 from retro.retrieval.datastore.ledger import FILE, Ledger, Version
 from retro.retrieval.datastore.segment import Segment
 from retro.retrieval.datastore.snapshot import Snapshot
-from retro.retrieval.embedder.embedder import Embedder, open_embedder
+from retro.retrieval.embedder import Embedder, open_embedder
 from retro.retrieval.index import Entries
 from retro.stages.progress import Progress
 
