@@ -21,13 +21,13 @@ from timing import interleaved_medians
 from retro import catalogue
 from retro.config import CorpusConfig, DatastoreConfig
 from retro.corpus.ingest import CorpusWorkspace
+from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.build import build_datastore
-from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.datastore.info import describe
+from retro.retrieval.index import Entries, Found
 from retro.retrieval.index.exact import nearest
 from retro.retrieval.index.hnsw import HnswIndex
-from retro.retrieval.index import Entries, Found
-from retro.retrieval.neighbours import search_other_documents
+from retro.retrieval.other_documents import search_other_documents
 
 QUERIES = 8192
 

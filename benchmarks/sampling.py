@@ -25,13 +25,12 @@ from retro.corpus.tokenizers.sentencepiece import SentencePieceTokenizer, train_
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.generation.choice import Choice
 from retro.generation.sampler import Sampler
-from retro.generation.search import Searcher
 from retro.model.decoding import Decoding
 from retro.model.retro import Retro
-from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.datastore import Neighbour
 from retro.retrieval.embedder import open_embedder
 from retro.retrieval.index import Entries, make_index
-from retro.retrieval.retriever import Retriever
+from retro.retrieval.retriever import Retriever, Searcher
 from retro.workspace import Workspace
 
 K, M, VOCAB = 2, 64, 4096

@@ -20,13 +20,12 @@ from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError, ConfigError
 from retro.fitting.baseline import retrofit
 from retro.generation.sampler import Sampler
-from retro.generation.search import Passages
 from retro.model.checkpoint import WEIGHTS, load
 from retro.model.retro import Retro
 from retro.retrieval.datastore.build import build_datastore
 from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours, find_neighbours
-from retro.retrieval.retriever import Retriever
+from retro.retrieval.retriever import Passages, Retriever
 from retro.retrieval.thinning import thinned_neighbours
 from retro.scoring.evaluate import Evaluation, evaluate
 from retro.scoring.inspection import CloseDocument, DocumentGain, document_gains, find_document, look_closely
@@ -34,7 +33,7 @@ from retro.scoring.sets import EvaluationSet, make_set, name_of
 from retro.scoring.tasks import TaskResult, evaluate_task, source_of
 from retro.stages.executor import Executor
 from retro.stages.files import file_checksum
-from retro.stages.progress import Progress
+from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import MANIFEST, Artifact, open_artifact
 from retro.training.batches import PackedBatches
 from retro.training.trainer import train
@@ -58,7 +57,7 @@ class Workspace(CorpusWorkspace):
         return self.path / "evaluations" / f"{name}-{split}"
 
     def build(
-        self, config: DatastoreConfig, progress: Progress | None = None, also: Sequence[Path] = ()
+        self, config: DatastoreConfig, progress: Progress = no_progress, also: Sequence[Path] = ()
     ) -> Datastore:
         """Embed and index the training chunks, with those of other token stores if any are named."""
         stores = [self.corpus().train, *map(TokenStore.open, also)]
@@ -72,7 +71,7 @@ class Workspace(CorpusWorkspace):
             self._datastore = Datastore.open(self.datastore_path)
         return self._datastore
 
-    def find_neighbours(self, split: str, progress: Progress | None = None) -> Neighbours:
+    def find_neighbours(self, split: str, progress: Progress = no_progress) -> Neighbours:
         """Search the neighbours of one split's chunks in the datastore."""
         return find_neighbours(self.store(split), self.datastore(), self.neighbours_path(split), progress)
 
@@ -276,14 +275,14 @@ class Workspace(CorpusWorkspace):
         fractions: Sequence[float],
         k: int = 0,
         seed: int = 0,
-        progress: Progress | None = None,
+        progress: Progress = no_progress,
     ) -> dict[float, Neighbours]:
         """Exact neighbours of a split's chunks in random parts of the datastore, by the part; k of each, 0: as many as are saved."""
         folder = self.path / "thinned" / split
         return thinned_neighbours(self.store(split), self.datastore(), folder, fractions, k, seed, progress)
 
     def evaluation_set(
-        self, source: str, fields: FieldMap | None = None, progress: Progress | None = None
+        self, source: str, fields: FieldMap | None = None, progress: Progress = no_progress
     ) -> EvaluationSet:
         """Documents from anywhere (`wikitext-2@test`, a file, a folder) as tokens and neighbours of this workspace."""
         return make_set(

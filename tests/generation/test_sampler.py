@@ -9,10 +9,10 @@ import torch
 from retro.errors import ConfigError, DataError
 from retro.generation.choice import Choice
 from retro.generation.sampler import Sample, Sampler
-from retro.generation.search import Passages, Retrieval, stack_neighbours
+from retro.generation.search import Retrieval
 from retro.model.retro import Retro
 from retro.retrieval.datastore.datastore import Datastore
-from retro.retrieval.retriever import Retriever
+from retro.retrieval.retriever import Passages, Retriever, stack_neighbours
 from retro.workspace import Workspace
 from tests.retrieval.datastores import held, make_documents
 from tests.workspaces import small_run

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from retro.errors import ConfigError
-from retro.generation.search import Passage, Passages, Retrieval, Searcher, stack_neighbours
-from retro.retrieval.datastore.datastore import Neighbour
-from retro.retrieval.retriever import Retriever
+from retro.generation.search import Retrieval
+from retro.retrieval.datastore import Neighbour
+from retro.retrieval.retriever import Passage, Passages, Retriever, Searcher, stack_neighbours
 from retro.workspace import Workspace
 
 

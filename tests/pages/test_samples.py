@@ -8,7 +8,7 @@ from retro.generation.sample import Sample
 from retro.pages.sample_colours import colour_sample
 from retro.pages.sample_record import sample_record
 from retro.pages.samples import Pair, samples_page, samples_table
-from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.datastore import Neighbour
 from retro.workspace import Workspace
 
 

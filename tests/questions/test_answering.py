@@ -8,7 +8,6 @@ import torch
 from retro.errors import ConfigError
 from retro.generation.choice import Choice
 from retro.generation.sampler import Prompt, Sampler
-from retro.generation.search import Passage
 from retro.model.retro import Retro
 from retro.questions.answering import Answerer
 from retro.questions.batches import make_batch
@@ -23,6 +22,7 @@ from retro.questions.sources import (
     own_passages,
     with_passages,
 )
+from retro.retrieval.retriever import Passage
 from retro.workspace import Workspace
 from tests.workspaces import small_run
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from retro.errors import DataError
-from retro.generation.search import Passage
 from retro.questions.batches import QuestionBatches
 from retro.questions.examples import Question
 from retro.questions.format import Format
+from retro.retrieval.retriever import Passage
 from retro.training.batches import Batches
 from retro.workspace import Workspace
 

@@ -10,12 +10,12 @@ from torch import nn
 
 from retro.config import FineTuningConfig, TrainingConfig
 from retro.errors import ConfigError
-from retro.generation.search import Passage
 from retro.model.retro import Retro
 from retro.questions.examples import Question
 from retro.questions.experiment import CLOSED, CLOSED_BASELINE, OPEN, SHUFFLED, run_experiment
 from retro.questions.finetuning import finetune, set_dropout
 from retro.recipes import baseline_of
+from retro.retrieval.retriever import Passage
 from retro.training.metrics import METRICS, read_metrics
 from retro.workspace import Workspace
 from tests.workspaces import small_run, small_workspace

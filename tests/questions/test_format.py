@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.generation.search import Passage
 from retro.model.decoding import Decoding
 from retro.model.retro import Retro
 from retro.questions.batches import make_batch
 from retro.questions.examples import Question
 from retro.questions.format import Format
-from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.datastore import Neighbour
+from retro.retrieval.retriever import Passage
 from retro.training.batches import Batch
 from retro.workspace import Workspace
 from tests.model.models import VOCAB, small_model

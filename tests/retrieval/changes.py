@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from retro.corpus.ingest import CorpusWorkspace
-from retro.retrieval.datastore import segment_writer
-from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore import Datastore, segment_writer
 from tests.retrieval.datastores import build, make_documents
 
 BATCH = [f"Batch text number {number}: anyone may share this software. " * 4 for number in range(6)]

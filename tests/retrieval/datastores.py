@@ -6,8 +6,8 @@ from pathlib import Path
 from retro.config import CorpusConfig, DatastoreConfig
 from retro.corpus.documents import Document
 from retro.corpus.ingest import CorpusWorkspace
+from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.build import build_datastore
-from retro.retrieval.datastore.datastore import Datastore
 
 
 def make_documents(texts: Sequence[str], source: str = "more", first: int = 0) -> list[Document]:

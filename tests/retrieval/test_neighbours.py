@@ -7,9 +7,10 @@ import pytest
 from retro.errors import ArtifactError
 from retro.retrieval import neighbours as module
 from retro.retrieval.chunks import content_hashes
-from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore import Datastore
 from retro.retrieval.index import Entries
-from retro.retrieval.neighbours import Neighbours, find_neighbours, search_other_documents
+from retro.retrieval.neighbours import Neighbours, find_neighbours
+from retro.retrieval.other_documents import search_other_documents
 from retro.workspace import Workspace
 from tests.retrieval.datastores import build, corpus_of, make_documents
 
@@ -207,7 +208,7 @@ def test_an_update_that_was_interrupted_loses_nothing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module._Search, "finish", failing)
+        patch.setattr(module._Finding, "finish", failing)
         with pytest.raises(KeyboardInterrupt):
             find_neighbours(work.store("train"), datastore, copied / "neighbours")
     updated = find_neighbours(work.store("train"), datastore, copied / "neighbours")

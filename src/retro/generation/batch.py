@@ -10,9 +10,10 @@ from torch import Tensor
 from retro.generation.choice import Choice
 from retro.generation.growing import Growing
 from retro.generation.sample import Token
-from retro.generation.search import Retrieval, Searcher, stack_neighbours
+from retro.generation.search import Retrieval
 from retro.model.decoding import Decoding
 from retro.model.retro import Retro
+from retro.retrieval.retriever import Searcher, stack_neighbours
 
 
 class Batch:

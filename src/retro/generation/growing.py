@@ -7,7 +7,7 @@ from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.generation.choice import Choice
 from retro.generation.sample import Finish, Sample, Token
 from retro.generation.text import TextStream
-from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.datastore import Neighbour
 
 
 class Growing:

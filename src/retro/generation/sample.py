@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.datastore import Neighbour
 
 Finish = Literal["length", "end", "stop"]
 """Why a sample ended: it has all its tokens, the document ended, or a stop text or token was met."""

@@ -8,8 +8,9 @@ from retro.generation.batch import Batch
 from retro.generation.choice import Choice
 from retro.generation.growing import Growing
 from retro.generation.sample import Prompt, Sample, Token
-from retro.generation.search import Retrieval, Searcher
+from retro.generation.search import Retrieval
 from retro.model.retro import Retro
+from retro.retrieval.retriever import Searcher
 
 __all__ = ["Prompt", "Sample", "Sampler", "Token"]
 

@@ -7,11 +7,11 @@ from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ConfigError
 from retro.generation.choice import Choice
 from retro.generation.sampler import Prompt, Sampler
-from retro.generation.search import Passage
 from retro.model.retro import Retro
 from retro.questions.examples import Question
 from retro.questions.format import Format
 from retro.questions.sources import Source
+from retro.retrieval.retriever import Passage
 from retro.stages.progress import Progress
 
 GREEDY = Choice(temperature=0.0, stop=("\n",))

@@ -12,8 +12,8 @@ import numpy as np
 from retro.corpus.documents import Document
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
-from retro.generation.search import Passage
 from retro.questions.examples import Question
+from retro.retrieval.retriever import Passage
 
 SENTENCE = re.compile(r"[A-Z][^.!?\n]{40,300}[.!?](?=\s)")
 NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]+(?: (?:of |the )?[A-Z][a-z]+){0,3}\b")

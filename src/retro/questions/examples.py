@@ -10,7 +10,7 @@ from typing import Any
 
 from retro.corpus.readers.streams import BROKEN, open_stream
 from retro.errors import DataError
-from retro.generation.search import Passage
+from retro.retrieval.retriever import Passage
 
 EXPECTED = "expected objects with question, answers and ctxs (title, text, score)"
 DPR_TRAINING = ("positive_ctxs", "hard_negative_ctxs", "negative_ctxs")

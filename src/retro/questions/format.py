@@ -7,9 +7,9 @@ question that needs more than a chunk takes as many as it needs, and still ends 
 from collections.abc import Sequence
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.generation.search import Passage, Passages
 from retro.questions.examples import Question
-from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.datastore import Neighbour
+from retro.retrieval.retriever import Passage, Passages
 
 PROMPT = "question: {question} \n answer:"
 ANSWER = " {answer}"

@@ -12,7 +12,6 @@ import torch
 from retro.config import EncoderConfig, ModelConfig, TrainingConfig
 from retro.corpus.tokenizers.sentencepiece import SentencePieceTokenizer, train_model
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.generation.search import Passage
 from retro.model.checkpoint import load
 from retro.model.retro import Retro
 from retro.questions.answering import Answerer
@@ -21,6 +20,7 @@ from retro.questions.examples import Question
 from retro.questions.experiment import Comparison, compare
 from retro.questions.format import ANSWER, PROMPT, Format, written_passage
 from retro.questions.sources import own_passages
+from retro.retrieval.retriever import Passage
 from retro.stages.progress import Progress
 from retro.training.trainer import train
 

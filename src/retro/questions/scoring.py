@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from retro.errors import DataError
-from retro.generation.search import Passage
 from retro.questions.answering import Answer
+from retro.retrieval.retriever import Passage
 from retro.scoring.intervals import Interval, bootstrap_ratio
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.datastore import Neighbour
 from retro.retrieval.overlap import longest_common_prefix
 
 PALETTE = ("#e7e3ee", "#c3cee3", "#a0cfcd", "#a6dbb5", "#cfe59b", "#fdf19b")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from retro.errors import ArtifactError, DataError
-from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.verify import verify
 from retro.retrieval.datastore.writer import Writer
 from retro.retrieval.neighbours import Neighbours, find_neighbours
@@ -170,7 +170,7 @@ def test_verify_names_what_is_wrong(datastore: Datastore) -> None:
 def test_verify_finds_keys_of_another_text(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
     embed = datastore.embedder.embed
     monkeypatch.setattr(
-        datastore.embedder, "embed", lambda texts, progress=None: embed([f"not {text}" for text in texts])
+        datastore.embedder, "embed", lambda texts: embed([f"not {text}" for text in texts])
     )
     with pytest.raises(ArtifactError, match=r"the key of chunk \d+ .* is not that of its text"):
         verify(datastore)

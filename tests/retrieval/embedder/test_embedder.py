@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from retro.errors import DataError
 from retro.machine import has_bfloat16
-from retro.retrieval.embedder.bert import PackedLinear, batches_by_length
 from retro.retrieval.embedder import embed_shards, open_embedder
+from retro.retrieval.embedder.bert import PackedLinear, batches_by_length
 from retro.retrieval.embedder.static import TEXTS_PER_BATCH, StaticEmbedder
 from retro.stages.executor import LocalExecutor
 

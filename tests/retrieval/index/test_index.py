@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from retro.errors import ArtifactError, ConfigError
-from retro.retrieval.index import exact
-from retro.retrieval.index import Entries, Index, kind_for_size, make_index, open_index
+from retro.retrieval.index import Entries, Index, exact, kind_for_size, make_index, open_index
 
 APPROXIMATE = ["HNSW24", "HNSW8", "IVF16,Flat", "IVF16,PQ8x4", "OPQ8_16,IVF16_HNSW8,PQ8x4", "PQ8x4", "scann"]
 KINDS = ["exact", *APPROXIMATE]

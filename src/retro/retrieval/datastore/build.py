@@ -1,4 +1,4 @@
-"""Building a datastore from token stores, segment by segment, in a folder that gets its name when it is finished."""
+"""Building a datastore from token stores, segment by segment; the folder gets its name when it is finished."""
 
 import shutil
 from collections.abc import Sequence
@@ -13,13 +13,14 @@ from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError, ConfigError, DataError
 from retro.retrieval.chunks import ChunkTable
-from retro.retrieval.datastore.datastore import FORMAT, TOKENIZER, Datastore
+from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.datastore.ledger import FILE, Ledger
+from retro.retrieval.datastore.reader import FORMAT, TOKENIZER
 from retro.retrieval.datastore.writer import Writer, in_parts, pieces_of
 from retro.retrieval.embedder import Embedder, embed_shards, open_embedder
 from retro.stages.executor import Executor, LocalExecutor
 from retro.stages.files import flush_folder, locked
-from retro.stages.progress import Progress, from_offset
+from retro.stages.progress import Progress, from_offset, no_progress
 
 
 def build_datastore(
@@ -27,7 +28,7 @@ def build_datastore(
     tokenizer_path: Path,
     path: Path,
     config: DatastoreConfig,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     executor: Executor | None = None,
 ) -> Datastore:
     """Embed and index every chunk of the token stores. Interrupted, it goes on at the last finished shard of keys.
@@ -36,10 +37,8 @@ def build_datastore(
     """
     if not stores:
         raise ConfigError("no token store was named; expected at least one")
-    tokenizer, embedder = (
-        Tokenizer.open(tokenizer_path),
-        open_embedder(config.encoder, config.encoder_precision),
-    )
+    tokenizer = Tokenizer.open(tokenizer_path)
+    embedder = open_embedder(config.encoder, config.encoder_precision)
     for store in stores:
         tokenizer.expect(store.tokenizer_fingerprint, str(store.artifact.path), "retro ingest")
     facts = {
@@ -78,22 +77,20 @@ def _fill(
     partial: Path,
     stores: Sequence[TokenStore],
     embedder: Embedder,
-    progress: Progress | None,
+    progress: Progress,
     executor: Executor,
 ) -> None:
-    """Add the documents that are not there yet; each segment is committed for itself."""
+    """Add the documents that are not there yet; each segment is committed by itself."""
     datastore = Datastore(partial)
     datastore.use(embedder)
     total = sum(len(ChunkTable(store, datastore.chunk_len)) for store in stores)
     with Writer(datastore, bound(embed_shards, executor, embedder)) as writer:
-        pieces = islice(
-            chain.from_iterable(pieces_of(store) for store in stores),
-            datastore.snapshot().num_documents,
-            None,
-        )
+        # Documents are added in order, so as many as are there already are those that a killed run committed.
+        every = chain.from_iterable(pieces_of(store) for store in stores)
+        pieces = islice(every, datastore.snapshot().num_documents, None)
         for part in in_parts(pieces, datastore.config.segment_chunks, datastore.chunk_len):
             before = datastore.snapshot().num_chunks()
-            writer.add_pieces(part, "build", _from(before, total, progress))
+            writer.add_pieces(part, "build", from_offset(progress, before, total))
     if not len(datastore):
         raise DataError(
             f"{stores[0].artifact.path} holds no chunk with text; expected at least one; ingest more text"
@@ -101,13 +98,10 @@ def _fill(
     datastore.close()
 
 
-def _from(before: int, total: int, progress: Progress | None) -> Progress | None:
-    return from_offset(progress, before, total) if progress else None
-
-
 def _expect_same(ledger: Ledger, facts: dict[str, Any], path: Path) -> None:
     changed = [name for name, value in facts.items() if ledger.fact(name) != value]
     if changed:
         raise ArtifactError(
-            f"{path} was made with other settings or inputs ({', '.join(changed)} differ); name another folder, or remove it and run: retro build"
+            f"{path} was made with other settings or inputs ({', '.join(changed)} differ); name another folder, "
+            "or remove it and run: retro build"
         )
