@@ -169,9 +169,7 @@ def test_verify_names_what_is_wrong(datastore: Datastore) -> None:
 
 def test_verify_finds_keys_of_another_text(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
     embed = datastore.embedder.embed
-    monkeypatch.setattr(
-        datastore.embedder, "embed", lambda texts: embed([f"not {text}" for text in texts])
-    )
+    monkeypatch.setattr(datastore.embedder, "embed", lambda texts: embed([f"not {text}" for text in texts]))
     with pytest.raises(ArtifactError, match=r"the key of chunk \d+ .* is not that of its text"):
         verify(datastore)
 
