@@ -1,8 +1,6 @@
 """Both kinds of encoder on real models and tables of a few dimensions."""
 
 import shutil
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from retro.errors import DataError
 from retro.machine import has_bfloat16
-from retro.retrieval.embedder import Embedder, embed_shards, open_embedder
+from retro.retrieval.embedder import embed_shards, open_embedder
 from retro.retrieval.embedder.bert import PackedLinear, batches_by_length
 from retro.retrieval.embedder.static import TEXTS_PER_BATCH, StaticEmbedder
 from retro.stages.executor import LocalExecutor
@@ -223,19 +221,3 @@ def test_bfloat16_keys_are_nearly_those_of_float32(bert: str, texts: list[str]) 
     assert not np.array_equal(exact, quick)
     np.testing.assert_allclose(quick, exact, atol=0.05)
     assert open_embedder(bert, "bfloat16").fingerprint == open_embedder(bert).fingerprint
-
-
-def test_threads_embed_together(bert: str, texts: list[str]) -> None:
-    """Setting the truncation of a tokenizer that another thread is using fails: "Already borrowed"."""
-    expected = open_embedder(bert).embed(texts)
-    for _ in range(5):
-        embedder = open_embedder(bert)
-        barrier = threading.Barrier(8, timeout=20.0)
-
-        def embed(embedder: Embedder = embedder, barrier: threading.Barrier = barrier) -> np.ndarray:
-            barrier.wait()
-            return embedder.embed(texts)
-
-        with ThreadPoolExecutor(8) as pool:
-            for keys in [pool.submit(embed) for _ in range(8)]:
-                np.testing.assert_array_equal(keys.result(), expected)

@@ -65,9 +65,6 @@ class BertEmbedder:
                 f"{name!r} is a {model.config.model_type!r} model that does not read text alone ({reason}); "
                 "expected a BERT-like model; run: retro fetch minilm"
             ) from None
-        # Transformers sets the truncation on its tokenizer at the first call, which must not meet another
-        # thread's encoding: "Already borrowed". Later calls find it as they want it and change nothing.
-        self._word_pieces([""])
 
     def embed(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
         """One key for each text, in their order; texts of like length are batched together."""
