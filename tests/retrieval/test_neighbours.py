@@ -1,4 +1,5 @@
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from retro.errors import ArtifactError
 from retro.retrieval import neighbours as module
 from retro.retrieval import other_documents
 from retro.retrieval.chunks import content_hashes
-from retro.retrieval.datastore import Datastore
+from retro.retrieval.datastore import Datastore, Neighbour
 from retro.retrieval.datastore.snapshot import Snapshot
 from retro.retrieval.index import Entries
 from retro.retrieval.neighbours import Neighbours, find_neighbours
@@ -282,42 +283,47 @@ def test_an_interrupted_update_goes_on_as_well_and_begins_anew_for_another_versi
     assert same(updated, find_neighbours(store, datastore, tmp_path / "anew"))
 
 
-def test_live_and_precomputed_neighbours_are_the_same(
-    text_folder: Path, static_encoder: str, tmp_path: Path
-) -> None:
-    """Queries of both are rounded as the keys are: the same chunks at the same distances, to the bit."""
-    datastore, found = split_neighbours(text_folder, static_encoder, tmp_path)
-    chunks = np.flatnonzero(np.isfinite(found.distances[:, 0]))
-    live = Retriever(datastore).search([found.table.tokens(chunk) for chunk in chunks], 4)
-    assert [[n.chunk for n in row] for row in live] == found.chunks[chunks].tolist()
-    assert [[n.distance for n in row] for row in live] == found.distances[chunks].tolist()
-    values, _ = Retriever(datastore).values([found.table.tokens(chunk) for chunk in chunks], 4)
-    np.testing.assert_array_equal(values, found.values(chunks, 4)[0])
+def found_live(datastore: Datastore, found: Neighbours) -> Iterator[tuple[int, list[Neighbour]]]:
+    """Every chunk of the store with what a retriever finds for it in other documents."""
+    for document, row in enumerate(found.store.documents):
+        chunks = range(found.table.first[document], found.table.first[document + 1])
+        tokens = [found.table.tokens(chunk) for chunk in chunks]
+        yield from zip(chunks, Retriever(datastore).search(tokens, 4, exclude=[row["id"]]), strict=True)
 
 
-def test_bm25_is_asked_with_the_very_tokens_of_a_chunk(
-    text_folder: Path, static_encoder: str, tmp_path: Path
+@pytest.mark.parametrize("index", ["exact", "bm25"])
+def test_live_neighbours_are_the_precomputed_ones(
+    text_folder: Path, static_encoder: str, tmp_path: Path, index: str
 ) -> None:
-    """Not with those of its text, which begins in the middle of a word and would be cut in another way."""
-    pytest.importorskip("bm25s")
-    datastore, found = split_neighbours(text_folder, static_encoder, tmp_path, index="bm25")
-    chunks = [found.table.tokens(chunk) for chunk in range(len(found.table))]
-    tokenizer = datastore.tokenizer
-    assert any(tokenizer.encode(tokenizer.decode(chunk.tolist())) != chunk.tolist() for chunk in chunks)
-    for chunk, neighbours in enumerate(Retriever(datastore).search(chunks, 4)):
+    """To the bit: a live query is rounded as the stored keys are, and has the very tokens of the chunk.
+
+    A chunk's text often begins in the middle of a word and would be cut into other tokens than it came from.
+    """
+    if index == "bm25":
+        pytest.importorskip("bm25s")
+    work = corpus_of(tmp_path / "work", text_folder)
+    datastore = build(work, tmp_path / "datastore", static_encoder, index=index)
+    found = find_neighbours(work.store("train"), datastore, tmp_path / "neighbours")
+    tokenizer, chunks = datastore.tokenizer, [found.table.tokens(chunk).tolist() for chunk in range(50)]
+    assert any(tokenizer.encode(tokenizer.decode(chunk)) != chunk for chunk in chunks)
+    for chunk, neighbours in found_live(datastore, found):
         real = found.chunks[chunk] >= 0
         assert [n.chunk for n in neighbours] == found.chunks[chunk][real].tolist()
         assert [n.distance for n in neighbours] == found.distances[chunk][real].tolist()
 
 
-def split_neighbours(
-    text_folder: Path, encoder: str, tmp_path: Path, **settings: object
-) -> tuple[Datastore, Neighbours]:
-    """A datastore of the training text, and the neighbours of the held-out text in it."""
+def test_a_retriever_s_values_are_those_of_precomputed_neighbours(
+    text_folder: Path, static_encoder: str, tmp_path: Path
+) -> None:
     work = CorpusWorkspace(tmp_path / "work")
     work.ingest([str(text_folder)], CorpusConfig(vocab_size=320, valid_fraction=0.0, test_fraction=0.3))
-    datastore = build(work, tmp_path / "datastore", encoder, **settings)
-    return datastore, find_neighbours(work.store("test"), datastore, tmp_path / "neighbours")
+    datastore = build(work, tmp_path / "datastore", static_encoder)
+    found = find_neighbours(work.store("test"), datastore, tmp_path / "neighbours")
+    chunks = np.arange(len(found.table))
+    values, mask = Retriever(datastore).values([found.table.tokens(chunk) for chunk in chunks], 4)
+    expected, expected_mask = found.values(chunks, 4)
+    np.testing.assert_array_equal(values, expected)
+    np.testing.assert_array_equal(mask, expected_mask)
 
 
 def widened(snapshot: Snapshot, entries: Entries, own: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
