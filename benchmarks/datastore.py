@@ -1,4 +1,4 @@
-"""A whole datastore of real text: neighbours for its chunks against exact search and bare FAISS, bytes a token, memory of building.
+"""A whole datastore of real text: neighbours of its chunks against exact search and bare FAISS, threads, bytes, memory.
 
     python benchmarks/datastore.py [--source enwik8] [--encoder static] [--work FOLDER]
 
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import faiss
@@ -86,6 +87,31 @@ def neighbours_of_chunks(datastore: Datastore) -> None:
     print(f"over the same calls to bare FAISS: {seconds['retro'] / seconds['faiss']:.3f} of their time")
 
 
+def searches_by_threads(datastore: Datastore, num_searches: int = 80, num_threads: int = 8) -> None:
+    """The time of so many searches by several threads over that by one: below 1 they are faster together."""
+    snapshot = datastore.snapshot()
+    chunks = np.random.default_rng(0).choice(snapshot.segments[0].chunks, num_searches)
+    queries = [row[row != snapshot.pad_id] for row in snapshot.values(chunks, datastore.chunk_len)]
+
+    def search(tokens: np.ndarray) -> None:
+        datastore.search([tokens], 10)
+
+    def by_threads() -> None:
+        with ThreadPoolExecutor(num_threads) as pool:
+            list(pool.map(search, queries))
+
+    def by_one() -> None:
+        for tokens in queries:
+            search(tokens)
+
+    seconds = interleaved_medians({"threads": by_threads, "one": by_one}, rounds=3, warmup=1)
+    ratio = seconds["threads"] / seconds["one"]
+    print(
+        f"{num_searches} searches: {seconds['one']:.3f} s by one thread, {seconds['threads']:.3f} s by "
+        f"{num_threads}, ratio {ratio:.2f}"
+    )
+
+
 def recorded_calls(index: HnswIndex, work: Callable[[], object]) -> list[tuple[np.ndarray, int]]:
     """The queries and the number of neighbours of every search that the work makes."""
     calls: list[tuple[np.ndarray, int]] = []
@@ -143,6 +169,7 @@ def main() -> None:
     for name, value in describe(datastore).facts:
         print(f"{name}: {value}")
     neighbours_of_chunks(datastore)
+    searches_by_threads(datastore)
     memory_of_building(options.work, options.encoder)
 
 
