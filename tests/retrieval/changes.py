@@ -1,4 +1,4 @@
-"""A datastore's life as a script that can be killed anywhere and started again: it goes on after the last committed change.
+"""A datastore's life as a script that can be killed anywhere; it goes on after the last committed change.
 
 python -m tests.retrieval.changes WORK DATASTORE ENCODER
 """

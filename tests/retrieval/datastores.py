@@ -1,4 +1,4 @@
-"""Small datastores for the tests: real tokens, real keys, a real catalogue."""
+"""Small datastores for the tests: real tokens, real keys, a real ledger."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -55,7 +55,7 @@ def test_no_neighbour_is_of_the_same_document(workspace: Workspace) -> None:
 
 
 def test_a_missing_neighbour_is_a_mask_and_never_a_text(tmp_path: Path, bert: str) -> None:
-    """When everything there is is of the same document or a copy of it, nothing is found, and nothing is shown in its place."""
+    """Where there are only the same document and its copies, nothing is found, and nothing stands for it."""
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "only.txt").write_text("The licence permits anyone to copy. " * 20)
@@ -340,9 +340,13 @@ def widened(snapshot: Snapshot, entries: Entries, own: np.ndarray, k: int) -> tu
 
 @pytest.mark.parametrize(("max_pairs", "max_reach"), [(1 << 22, 1 << 14), (64, 1 << 14), (64, 16), (1, 1)])
 def test_the_search_among_other_documents_is_bounded_and_finds_the_same(
-    text_folder: Path, static_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    max_pairs: int, max_reach: int,
-) -> None:  # fmt: skip
+    text_folder: Path,
+    static_encoder: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    max_pairs: int,
+    max_reach: int,
+) -> None:
     """One document with most of the chunks, which is also there as a copy."""
     shutil.copytree(text_folder, tmp_path / "texts")
     long = "The licence permits anyone to copy and share this software. " * 40

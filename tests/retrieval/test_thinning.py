@@ -55,7 +55,7 @@ def test_the_whole_is_the_exact_neighbours(workspace: Workspace, tmp_path: Path)
 
 
 def test_a_part_is_searched_as_if_it_were_all(workspace: Workspace, tmp_path: Path) -> None:
-    """Against plain numpy; more neighbours than are saved, nothing of the same document, and a mask where there are no more."""
+    """Against plain numpy: more neighbours than are saved, none of the same document, a mask for the rest."""
     store, datastore = workspace.store("train"), workspace.datastore()
     found = thinned_neighbours(store, datastore, tmp_path, [0.3], 100)[0.3]
     assert found.max_neighbours == 100

@@ -21,8 +21,8 @@ def content_hashes(store: TokenStore) -> np.ndarray:
 class ChunkGrid:
     """The chunks of documents that lie in one row of tokens; document d is `tokens[starts[d]:ends[d]]`.
 
-    A document's chunks begin at its first token and every `chunk_len` tokens after it (m in the paper); the last
-    one may be shorter. Chunks are numbered through all documents, in their order.
+    A document's chunks begin at its first token and every `chunk_len` tokens after it (m in the paper); the
+    last one may be shorter. Chunks are numbered through all documents, in their order.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class ChunkGrid:
         self._tokens = tokens
         self._document_starts = starts
         self._document_ends = ends
+        # Division that rounds up: the last chunk of a document need not be full.
         self.num_chunks: np.ndarray = -(-(ends - starts) // chunk_len)
         """How many chunks each document has."""
         self.first: np.ndarray = np.concatenate([[0], np.cumsum(self.num_chunks)])
@@ -89,6 +90,7 @@ class ChunkGrid:
     def _bounds(self, chunks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where chunks begin in the tokens, and where their documents end."""
         documents = self.documents_of(chunks)
+        # How many whole chunks stand before this one in its document, in tokens.
         offsets = (chunks - self.first[documents]) * self.chunk_len
         return self._document_starts[documents] + offsets, self._document_ends[documents]
 

@@ -1,7 +1,8 @@
-"""Precomputed neighbours, keyed to the chunks of a token store: another seed, length or batch size costs nothing.
+"""Precomputed neighbours, keyed to the chunks of a token store.
 
-They belong to one version of the datastore. Later deletions are masked when they are opened; finding them again
-searches only what the changes since then make necessary.
+So another seed, sequence length or batch size costs nothing. They belong to one version of the datastore.
+Later deletions are masked when they are opened; finding them again searches only what the changes since
+then make necessary.
 """
 
 import copy
@@ -34,10 +35,10 @@ QUERIES = 8192
 
 
 class Neighbours:
-    """The K nearest chunks of the datastore for every chunk of a token store, nearest first; −1 where there are no more.
+    """The K nearest chunks of the datastore for every chunk of a token store, nearest first.
 
-    Chunks without text have none. Incomplete chunks have theirs for the measurement of overlap; a model never
-    reads them.
+    Where there are no more it is −1. Chunks without text have none. Incomplete chunks have theirs for the
+    measurement of overlap; a model never reads them.
     """
 
     def __init__(self, artifact: Artifact, store: TokenStore, datastore: Datastore) -> None:
@@ -50,6 +51,7 @@ class Neighbours:
                 f"{artifact.path} was made for another datastore than {datastore.path}; remove it and "
                 "run: retro neighbours"
             )
+        # The snapshot is taken after the version was found, so it is that version or a later one.
         self.artifact = artifact
         self.store = store
         self.datastore = datastore
@@ -84,7 +86,7 @@ class Neighbours:
         return self.snapshot.content_hashes(np.asarray(self.chunks[chunks][..., :k], dtype=np.int64))
 
     def describe(self, chunks: np.ndarray, k: int) -> list[list[Neighbour]]:
-        """The first k neighbours of each chunk with their texts and documents; without those deleted since."""
+        """The first k neighbours of each chunk with their texts and documents, but none deleted since."""
         found = np.asarray(self.chunks[chunks][:, :k], dtype=np.int64)
         live = np.where(self.snapshot.is_live(found), found, -1)
         return self.datastore.describe(self.snapshot, self.distances[chunks][:, :k], live)
@@ -113,9 +115,9 @@ def find_neighbours(
 ) -> Neighbours:
     """Find the neighbours of every chunk, without chunks of the same document or of an equal one.
 
-    Neighbours of an earlier version or of other tokens are brought up to date: of the documents that had theirs, a
-    chunk that lost one is searched again, and the others look through what was added; new documents are searched
-    in full. Interrupted, it goes on behind the last finished block of chunks.
+    Neighbours of an earlier version or of other tokens are brought up to date: of the documents that had
+    theirs, a chunk that lost one is searched again, and the others look through what was added; new
+    documents are searched in full. Interrupted, it goes on behind the last finished block of chunks.
     """
     datastore.tokenizer.expect(store.tokenizer_fingerprint, str(store.artifact.path), "retro ingest")
     while True:
@@ -133,6 +135,7 @@ def _find(store: TokenStore, datastore: Datastore, path: Path, progress: Progres
     if path.exists() and open_artifact(path, "neighbours", COMMAND).inputs != inputs:
         shutil.rmtree(former, ignore_errors=True)
         path.replace(former)
+    # They would make the stage refuse to go on, since it was planned for other inputs.
     _drop_outdated(path.with_name(path.name + ".partial"), inputs)
 
     def work(stage: Stage) -> None:
@@ -147,7 +150,7 @@ def _find(store: TokenStore, datastore: Datastore, path: Path, progress: Progres
 
 
 def _drop_outdated(partial: Path, inputs: dict[str, str]) -> None:
-    """Remove unfinished neighbours of another version or of other tokens: nothing in them can be used any more."""
+    """Remove unfinished neighbours of another version or of other tokens: nothing in them is of use now."""
     plan = partial / PLAN
     if plan.exists() and json.loads(plan.read_text())["inputs"] != inputs:
         with locked(partial):
@@ -168,7 +171,7 @@ class _Finding:
         self.chunks = np.full((len(self.table), self.k), -1, dtype=np.int64)
         self.distances = np.full((len(self.table), self.k), np.inf, dtype=np.float32)
         self.known = np.zeros(len(self.table), dtype=bool)
-        """Chunks whose former neighbours are all still there; they need only look through what was added since."""
+        """Chunks whose former neighbours are all there still; they only look through what was added since."""
         self.added: list[int] = []
         """Documents that were added since the former neighbours were found."""
 
@@ -205,7 +208,8 @@ class _Finding:
         done = 0
         parts = Parts(stage.scratch("blocks"), ARRAYS)
         for among, documents, part in blocks:
-            # The name says which chunks it holds, so that blocks of another size are never mistaken for these.
+            # The name says which chunks it holds, so that blocks of another size are never mistaken for
+            # these.
             name = f"{among}-{part[0]:09d}-{part[-1]:09d}-{len(part)}"
             found = parts.keep(name, partial(self._search, part, documents))
             self.distances[part] = found["distances"]
@@ -222,6 +226,7 @@ class _Finding:
         chunks = self.chunks[part]
         for asked, entries in query_entries(self.table, self.own, self.datastore, self.snapshot, part):
             found = search_other_documents(self.snapshot, entries, self.own[asked], self.k, documents)
+            # `part` is sorted, so this is where the asked chunks stand in it.
             rows = np.searchsorted(part, asked)
             distances[rows], chunks[rows] = nearest(
                 np.concatenate([distances[rows], found[0]], axis=1),
@@ -238,7 +243,7 @@ def _blocks(chunks: np.ndarray) -> list[np.ndarray]:
 def query_entries(
     table: ChunkTable, own: np.ndarray, datastore: Datastore, search: Search, chunks: np.ndarray
 ) -> Iterator[tuple[np.ndarray, Entries]]:
-    """What chunks with text are searched with: the datastore's own keys, where it holds the document, or new ones.
+    """What chunks with text are searched with: the datastore's own keys where it has them, or new ones.
 
     `own` are the content hashes of the documents of all chunks of the table.
     """
@@ -254,6 +259,7 @@ def query_entries(
 
 def write_found(stage: Stage, table: ChunkTable, chunks: np.ndarray, distances: np.ndarray) -> None:
     """The files of neighbours, as `Neighbours` reads them."""
+    # Half the size for all datastores below two thousand million chunks.
     dtype = np.int32 if chunks.max(initial=0) < 1 << 31 else np.int64
     firsts = np.stack([content_hashes(table.store), table.first[:-1].astype(np.uint64)], axis=1)
     arrays: dict[str, Any] = {

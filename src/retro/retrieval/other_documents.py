@@ -17,10 +17,11 @@ MAX_REACH = 1 << 14
 def search_other_documents(
     search: Search, entries: Entries, own: np.ndarray, k: int, documents: list[int] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distances and numbers of the k nearest chunks among documents with another content hash than each entry's own.
+    """Distances and numbers of the k nearest chunks among documents with another content hash than `own`.
 
-    Finds more than k and drops those of the own document. Entries that are left with too few search again, twice
-    as far, until they have k or there are no more: most never do, so one search for all of them is the cheapest.
+    Finds more than k and drops those of the own document. Entries that are left with too few search again,
+    twice as far, until they have k or there are no more: most never do, so one search for all of them is
+    the cheapest.
     """
     distances = np.full((len(own), k), np.inf, dtype=np.float32)
     chunks = np.full((len(own), k), -1, dtype=np.int64)
@@ -42,6 +43,7 @@ def search_other_documents(
             return distances, chunks
         todo = np.concatenate(unfinished)
         reach *= 2
+    # What is left lies in documents, or copies, of very many near chunks: search without those documents.
     for content_hash in np.unique(own[todo]):
         without = search.copies(int(content_hash))
         for group in _groups(todo[own[todo] == content_hash], k):

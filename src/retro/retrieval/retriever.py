@@ -73,6 +73,7 @@ class Retriever:
         Where there is no neighbour it is all padding.
         """
         asked, entries = self.datastore.queries(chunks)
+        # One snapshot for search and values: what was found is there, whatever is deleted meanwhile.
         snapshot = self.datastore.snapshot()
         found = np.full((len(chunks), k), -1, dtype=np.int64)
         if len(asked):
@@ -91,7 +92,7 @@ class Passage:
 
 
 class Passages:
-    """A searcher that finds the same given passages for every chunk, cut or padded to the length of [N, F]."""
+    """Finds the same given passages for every chunk, cut or padded to the length of [N, F]."""
 
     def __init__(self, passages: Sequence[Passage | str], tokenizer: Tokenizer, chunk_len: int) -> None:
         self.tokenizer = tokenizer

@@ -44,8 +44,8 @@ class Neighbour:
 class Search(Protocol):
     """One version of a datastore. It never changes, and several threads may ask it at the same time.
 
-    Chunks and documents are meant by their numbers, which are theirs for good. A number that this version does
-    not hold is no error: the answer is padding, −1 or 0, as each method says.
+    Chunks and documents are meant by their numbers, which are theirs for good. A number that this version
+    does not hold is no error: the answer is padding, −1 or 0, as each method says.
     """
 
     @property
@@ -60,13 +60,13 @@ class Search(Protocol):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Distances and numbers of the k nearest chunks of each entry (query, rank), nearest first.
 
-        Of equally near chunks the lower number comes first; inf and −1 where there are no more. Only chunks of
-        `documents` are found, if they are given, and none of the documents `without`.
+        Of equally near chunks the lower number comes first; inf and −1 where there are no more. Only chunks
+        of `documents` are found, if they are given, and none of the documents `without`.
         """
         ...
 
     def values(self, chunks: np.ndarray, length: int = 0) -> np.ndarray:
-        """[N, F] of each chunk, or `length` tokens from its start on; all padding for one that is not there."""
+        """[N, F] of each chunk, or `length` tokens from its start on; padding for one that is not there."""
         ...
 
     def documents(self, chunks: np.ndarray) -> np.ndarray:
@@ -82,9 +82,9 @@ class Search(Protocol):
         ...
 
     def find(self, content_hashes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """The numbers of chunks by their document's short content hash and their place in it; −1 if not there."""
+        """The numbers of chunks by their document's content hash and their place in it; −1 if not there."""
         ...
 
     def keys(self, chunks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which of the chunks have a stored key, and the keys of those: so much need not be embedded again."""
+        """Which of the chunks have a stored key, and the keys of those: they need not be embedded again."""
         ...

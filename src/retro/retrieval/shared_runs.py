@@ -1,4 +1,4 @@
-"""Chunks beside their neighbours, each token with the length of the run that it shares: the paper's coloured tables."""
+"""Chunks beside their neighbours, each token with the run that it shares: the paper's coloured tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Span:
 
     text: str
     overlap: int | None
-    """The length of the longest shared run that ends at this token (LCP in the paper); none if not compared."""
+    """The longest shared run that ends at this token (LCP in the paper); none if nothing was compared."""
 
     @property
     def level(self) -> int | None:
@@ -60,9 +60,10 @@ def colour_chunks(
 ) -> list[ColouredChunk]:
     """The chunks of one text with the neighbours that each found; `found` may be shorter than the text.
 
-    A chunk reads the neighbours of the one before it, so it is coloured by what it shares with those. A chunk whose
-    predecessor found nothing is not coloured, and the first one never is.
+    A chunk reads the neighbours of the one before it, so it is coloured by what it shares with those. A
+    chunk whose predecessor found nothing is not coloured, and the first one never is.
     """
+    # All tokens at once, since a character may be spread over tokens of two chunks.
     texts = iter(tokenizer.pieces(token for chunk in chunks for token in chunk))
     result = []
     for u, chunk in enumerate(chunks):
@@ -102,6 +103,7 @@ def colour_neighbour(
         None if token in hidden else Span(text, overlap)
         for token, text, overlap in zip(tokens.tolist(), pieces, shared, strict=True)
     ]
+    # N is the first half of [N, F] and F the second, before hidden tokens are left out.
     middle = len(spans) // 2
     return ColouredNeighbour(
         document=neighbour.document,

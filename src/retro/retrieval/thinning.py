@@ -1,8 +1,8 @@
-"""Neighbours in a random part of the datastore, without building it: how results change with the size of the memory.
+"""Neighbours in a random part of the datastore, without building it: what the size of the memory brings.
 
-Whole documents are kept or left out, as a smaller datastore would hold fewer documents; the paper counts its parts
-in tokens. Keeping single chunks would leave a piece of every document, and the continuations, which are the next
-chunks of the text, would stay readable.
+Whole documents are kept or left out, as a smaller datastore would hold fewer documents; the paper counts
+its parts in tokens. Keeping single chunks would leave a piece of every document, and the continuations,
+which are the next chunks of the text, would stay readable.
 """
 
 import copy
@@ -40,8 +40,8 @@ def thinned_neighbours(
 ) -> dict[float, Neighbours]:
     """The k exactly nearest chunks, of other documents, in each part of the datastore.
 
-    With k 0 it is as many as the datastore's config saves. The store's chunks are embedded once. What is left are
-    folders of neighbours like any other, one for each fraction, k and seed.
+    With k 0 it is as many as the datastore's config saves. The store's chunks are embedded once. What is
+    left are folders of neighbours like any other, one for each fraction, k and seed.
     """
     snapshot = datastore.snapshot()
     k = k or datastore.config.num_neighbours
@@ -65,13 +65,14 @@ def thinned_neighbours(
 def thin(snapshot: Snapshot, fraction: float, seed: int = 0) -> Snapshot:
     """The snapshot with only a part of its documents, searched exactly by their keys.
 
-    A document is kept if a hash of its text is below the fraction: smaller parts lie within larger ones, and copies
-    stay together.
+    A document is kept if a hash of its text is below the fraction: smaller parts lie within larger ones,
+    and copies stay together.
     """
     if not 0.0 < fraction <= 1.0:
         raise ConfigError(f"the fraction is {fraction}; expected 0 < fraction ≤ 1")
     gone = []
     for segment, live in zip(snapshot.segments, snapshot.live, strict=True):
+        # Comparing one number with every fraction nests the parts: what a half keeps, the whole keeps too.
         kept = live & (uniform(segment.documents["content_hash"], seed) < fraction)
         gone.append(segment.documents["number"][~kept].tolist())
     segments = [_exact(segment) for segment in snapshot.segments]
@@ -95,6 +96,7 @@ def _exact(segment: Segment) -> Segment:
             f"{segment.path} is searched by {segment.index.kind}; expected an index over keys to thin the "
             "datastore"
         )
+    # A shallow copy: tokens and keys are shared, only the index is another.
     segment = copy.copy(segment)
     segment.index = DenseIndex(segment.keys.shape[1])
     segment.index.add(Entries(segment.keys))

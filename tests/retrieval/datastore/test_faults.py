@@ -32,7 +32,7 @@ def seconds_of(lines: list[str]) -> float:
 
 @pytest.mark.slow
 def test_kills_at_random_moments_lose_nothing(tmp_path: Path, text_folder: Path, static_encoder: str) -> None:
-    """After each of twenty kills the datastore is at a committed version and sound; at the end it is the unbroken one."""
+    """After each of twenty kills the datastore is sound at a committed version; at the end it is whole."""
     work = corpus_of(tmp_path / "work", text_folder)
     unbroken = start(work.path, tmp_path / "whole", static_encoder)
     lines = (unbroken.communicate()[0] or "").splitlines()

@@ -88,7 +88,7 @@ def test_a_reader_does_not_wait_for_a_transaction_of_a_writer(datastore: Datasto
 
 
 def test_every_search_beside_a_writer_is_of_one_version(datastore: Datastore) -> None:
-    """Eight threads search while another adds, deletes and compacts: each result is what one version holds."""
+    """Eight threads search while another changes the datastore: each result is what one version holds."""
     now = held(datastore)
     versions = {datastore.ledger.version().number: now}
     stop = threading.Event()

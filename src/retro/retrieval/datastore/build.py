@@ -1,4 +1,4 @@
-"""Building a datastore from token stores, segment by segment; the folder gets its name when it is finished."""
+"""Building a datastore from token stores, segment by segment; finished, the folder gets its name."""
 
 import shutil
 from collections.abc import Sequence
@@ -31,9 +31,10 @@ def build_datastore(
     progress: Progress = no_progress,
     executor: Executor | None = None,
 ) -> Datastore:
-    """Embed and index every chunk of the token stores. Interrupted, it goes on at the last finished shard of keys.
+    """Embed and index every chunk of the token stores.
 
-    A finished datastore of the same settings and tokens is opened, whatever was added or deleted since.
+    Interrupted, it goes on behind the last finished shard of keys. A finished datastore of the same
+    settings and tokens is opened, whatever was added or deleted since.
     """
     if not stores:
         raise ConfigError("no token store was named; expected at least one")
@@ -51,6 +52,7 @@ def build_datastore(
     if not path.exists():
         partial = path.with_name(path.name + ".partial")
         partial.mkdir(parents=True, exist_ok=True)
+        # The lock is for creation alone; the writer below takes its own for as long as it writes.
         with locked(partial):
             _create(partial, facts, tokenizer_path)
         _fill(partial, stores, embedder, progress, executor or LocalExecutor(1))
@@ -58,12 +60,14 @@ def build_datastore(
         flush_folder(path.parent, deep=False)
     datastore = Datastore.open(path)
     _expect_same(datastore.ledger, facts, path)
+    # The embedder is loaded already: searches need not load it again.
     datastore.use(embedder)
     return datastore
 
 
 def _create(partial: Path, facts: dict[str, Any], tokenizer_path: Path) -> None:
     ledger = Ledger(partial / FILE, create=True)
+    # The facts are written in one transaction after the copy, so a kill in between begins anew.
     if ledger.fact("format") is None:
         shutil.copytree(tokenizer_path, partial / TOKENIZER, dirs_exist_ok=True)
         with ledger.transaction():
@@ -99,9 +103,10 @@ def _fill(
 
 
 def _expect_same(ledger: Ledger, facts: dict[str, Any], path: Path) -> None:
+    # The lineage is not compared: documents may have been added or deleted since the build.
     changed = [name for name, value in facts.items() if ledger.fact(name) != value]
     if changed:
         raise ArtifactError(
-            f"{path} was made with other settings or inputs ({', '.join(changed)} differ); name another folder, "
-            "or remove it and run: retro build"
+            f"{path} was made with other settings or inputs ({', '.join(changed)} differ); "
+            "name another folder, or remove it and run: retro build"
         )

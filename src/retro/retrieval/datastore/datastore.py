@@ -40,8 +40,8 @@ class Datastore(DatastoreReader):
     def compact(self) -> int:
         """Remove what was deleted from every file, join small segments, and return the new version.
 
-        The tokenizer stays: a word of a deleted document that had become a token of its own can still be read there.
-        `info.tokens_of_deleted` counts such tokens beforehand.
+        The tokenizer stays: a word of a deleted document that had become a token of its own can still be
+        read there. `info.tokens_of_deleted` counts such tokens beforehand.
         """
         with Writer(self) as writer:
             return writer.compact()

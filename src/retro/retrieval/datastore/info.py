@@ -46,6 +46,7 @@ def _describe_version(datastore: Datastore, snapshot: Snapshot) -> Description:
         versions = [version for version in datastore.ledger.versions() if version.number <= number]
     folder = datastore.path / SEGMENTS
     num_tokens = max(1, snapshot.num_tokens())
+    # Sizes are of files, with deleted documents in them until they are compacted.
     sizes = {part: sum(_size(folder / row.name / part) for row in rows) for part in (TOKENS, INDEX, KEYS)}
     without_keys = (sizes[TOKENS] + sizes[INDEX]) / num_tokens
     with_keys = without_keys + sizes[KEYS] / num_tokens
@@ -70,14 +71,15 @@ def _describe_version(datastore: Datastore, snapshot: Snapshot) -> Description:
 def tokens_of_deleted(snapshot: Snapshot, vocab_size: int) -> int:
     """How many tokens stand in documents that were deleted, and are still to compact, and in no others.
 
-    A tokenizer learns words from the text that it is trained on. Compacting leaves it as it is, so these words can
-    be read in it afterwards.
+    A tokenizer learns words from the text that it is trained on. Compacting leaves it as it is, so these
+    words can be read in it afterwards.
     """
     live_uses = np.zeros(vocab_size, dtype=bool)
     deleted_uses = np.zeros(vocab_size, dtype=bool)
     for segment, live in zip(snapshot.segments, snapshot.live, strict=True):
         for document, is_live in zip(segment.documents, live, strict=True):
             uses = live_uses if is_live else deleted_uses
+            # Marking instead of counting: one pass over the tokens, a byte for each of the vocabulary.
             uses[segment.tokens[document["start"] : document["end"]]] = True
     return int((deleted_uses & ~live_uses).sum())
 

@@ -1,8 +1,8 @@
 """The datastore's ledger: which documents and segments there are at which version, in one SQLite file.
 
-Every change is one transaction and one version. A deleted document keeps its row, with the version that deleted
-it, until compaction. So the ledger can still answer for an earlier version: its rows are those that were added
-by then and not yet deleted. What a compaction has removed it cannot answer for, and it says so.
+Every change is one transaction and one version. A deleted document keeps its row, with the version that
+deleted it, until compaction. So the ledger can still answer for an earlier version: its rows are those that
+were added by then and not yet deleted. What a compaction has removed it cannot answer for, and it says so.
 """
 
 import hashlib
@@ -92,7 +92,8 @@ class Ledger:
         except sqlite3.DatabaseError as error:
             self.close()
             raise ArtifactError(
-                f"{path} is not a readable ledger ({error}); restore it, or remove the datastore and run: retro build"
+                f"{path} is not a readable ledger ({error}); restore it, or remove the datastore and "
+                "run: retro build"
             ) from None
 
     def close(self) -> None:
@@ -143,6 +144,7 @@ class Ledger:
             if connection.in_transaction:
                 yield
                 return
+            # A writer takes its lock at once, rather than failing later when a reader turns into a writer.
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             self._held.connection = connection
             try:
@@ -156,7 +158,7 @@ class Ledger:
 
     @contextmanager
     def at(self, version: int) -> Iterator[None]:
-        """A transaction in which questions about a version can be answered; an error if it was compacted since."""
+        """A transaction in which a version can be asked about; an error if it was compacted since."""
         with self.transaction(write=False):
             newest = self.rows("SELECT max(version) FROM versions WHERE action = ?", (COMPACT,))[0][0]
             if newest is not None and newest > version:
@@ -188,6 +190,7 @@ class Ledger:
         """
         before = self.version()
         lineage = before.lineage
+        # Hashed one by one, as a large addition names more documents than memory should hold.
         digest = hashlib.sha256(action.encode())
         changed = False
         for change in changes:
@@ -216,7 +219,7 @@ class Ledger:
         self.rows("DELETE FROM segments WHERE name = ?", (name,))
 
     def add_documents(self, segment: str, rows: Iterable[dict[str, Any]], version: int) -> None:
-        """Rows with the columns of a token store's document table, and `number`, `first_chunk`, `num_chunks`."""
+        """Rows with the columns of a token store's documents, and `number`, `first_chunk`, `num_chunks`."""
         self._change(
             f"INSERT INTO documents VALUES ({', '.join('?' * 12)}, NULL)",
             (
@@ -270,6 +273,7 @@ class Ledger:
         """The rows of a version's documents, by number; an error if one of them was compacted away."""
         names = ", ".join(COLUMNS)
         found: dict[int, dict[str, Any]] = {}
+        # SQLite bounds the number of parameters of a statement.
         for start in range(0, len(numbers), 500):
             part = [int(number) for number in numbers[start : start + 500]]
             marks = ", ".join("?" * len(part))
@@ -287,9 +291,10 @@ class Ledger:
     def find(
         self, column: str, names: Sequence[str], version: int = NEWEST, deleted: bool = False
     ) -> list[int]:
-        """Numbers of a version's documents that have one of the names in a column; an unknown name is an error.
+        """Numbers of a version's documents that have one of the names in a column.
 
-        Documents that were deleted by then are found as well if they are asked for.
+        An unknown name is an error. Documents that were deleted by then are found as well if they are asked
+        for.
         """
         assert column in COLUMNS
         numbers: set[int] = set()
@@ -302,14 +307,15 @@ class Ledger:
                 )
                 if not found:
                     raise DataError(
-                        f"no document of the datastore has the {column} {name!r}; expected one that is there; "
-                        "run: retro db info --documents"
+                        f"no document of the datastore has the {column} {name!r}; expected one that is "
+                        "there; run: retro db info --documents"
                     )
                 numbers.update(number for (number,) in found)
         return sorted(numbers)
 
     def truncate(self) -> None:
         """Rewrite the file without anything that was deleted from it, and empty the write-ahead log."""
+        # VACUUM writes the rows that are there into a fresh file; the checkpoint then brings it into place.
         self.rows("VACUUM")
         busy, *_ = self.rows("PRAGMA wal_checkpoint(TRUNCATE)")[0]
         if busy:
@@ -323,5 +329,6 @@ class Ledger:
         found = self.rows("PRAGMA integrity_check")
         if found != [("ok",)]:
             raise ArtifactError(
-                f"{self.path} is damaged ({found[0][0]}); restore it, or remove the datastore and run: retro build"
+                f"{self.path} is damaged ({found[0][0]}); restore it, or remove the datastore and "
+                "run: retro build"
             )

@@ -1,8 +1,8 @@
 """The reading side of a datastore: its newest version, its embedder, and searches by text or by tokens.
 
-No lock and no transaction is held while queries are embedded or segments are scanned. A search takes the newest
-snapshot, scans it, and asks the ledger about that snapshot's version alone; if a compaction has removed what the
-ledger would have to say about it, the search is done again on the newest version.
+No lock and no transaction is held while queries are embedded or segments are scanned. A search takes the
+newest snapshot, scans it, and asks the ledger about that snapshot's version alone; if a compaction has
+removed what the ledger would have to say about it, the search is done again on the newest version.
 """
 
 import threading
@@ -27,18 +27,20 @@ FORMAT = 1
 
 
 class DatastoreReader:
-    """A folder with a ledger, segments and a tokenizer. Any number of threads may search it at the same time."""
+    """A folder with a ledger, segments and a tokenizer. Any number of threads may search it at once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.ledger = Ledger(path / FILE)
         if self.ledger.fact("format") != FORMAT:
             raise ArtifactError(
-                f"{path} has format {self.ledger.fact('format')}; expected {FORMAT}; remove it and run: retro build"
+                f"{path} has format {self.ledger.fact('format')}; expected {FORMAT}; "
+                "remove it and run: retro build"
             )
         self.config = from_dict(DatastoreConfig, self.ledger.fact("config"), f"{path / FILE}: config")
         self.tokenizer = Tokenizer.open(path / TOKENIZER)
         self.tokenizer.expect(self.ledger.fact("tokenizer"), str(path), "retro build")
+        # Two locks, as a large model that loads must not keep others from the newest version.
         self._embedder: Embedder | None = None
         self._loading = threading.Lock()
         self._snapshot: Snapshot | None = None
@@ -63,8 +65,9 @@ class DatastoreReader:
         embedder = open_embedder(self.config.encoder, precision)
         if embedder.fingerprint != self.ledger.fact("encoder"):
             raise ArtifactError(
-                f"{self.path} was built with another {self.config.encoder!r} than is here now; expected the same "
-                "embedder for keys and queries; bring it back, or remove the datastore and run: retro build"
+                f"{self.path} was built with another {self.config.encoder!r} than is here now; expected the "
+                "same embedder for keys and queries; bring it back, or remove the datastore and "
+                "run: retro build"
             )
         return embedder
 
@@ -92,13 +95,14 @@ class DatastoreReader:
                     # A compaction may have removed a segment meanwhile; the ledger names what took its place.
                     if self.ledger.version() == version:
                         raise ArtifactError(
-                            f"{self.path} has lost a file of version {version.number} ({error}); restore it, or "
-                            "remove the datastore and run: retro build"
+                            f"{self.path} has lost a file of version {version.number} ({error}); "
+                            "restore it, or remove the datastore and run: retro build"
                         ) from None
 
     def _newest(self) -> tuple[Version, dict[str, list[int]]]:
         """The newest version, and the deleted documents of each of its segments, by the segment's name."""
         with self.ledger.transaction(write=False):
+            # Within one transaction, so that version, segments and deletions belong together.
             names = [row.name for row in self.ledger.segments()]
             return self.ledger.version(), {name: self.ledger.deleted(name) for name in names}
 
@@ -118,8 +122,9 @@ class DatastoreReader:
     def queries(self, chunks: Sequence[str | np.ndarray]) -> tuple[np.ndarray, Entries]:
         """Which of the chunks, texts or tokens, are not blank, and what those are searched with.
 
-        All queries are made here. Keys are rounded to float16 as the stored ones are, so that a chunk finds the
-        same live and beforehand; tokens that are given are searched with as they are, not cut anew from their text.
+        All queries are made here. Keys are rounded to float16 as the stored ones are, so that a chunk finds
+        the same live and beforehand; tokens that are given are searched with as they are, not cut anew from
+        their text.
         """
         texts = [
             chunk if isinstance(chunk, str) else self.tokenizer.decode(chunk.tolist()) for chunk in chunks
@@ -143,8 +148,9 @@ class DatastoreReader:
     ) -> list[list[Neighbour]]:
         """The k nearest chunks of each text or chunk of tokens, nearest first.
 
-        Fewer if there are no more, none for a blank one. Only documents of the given sources are found, if any are
-        given, and none whose id is excluded. All of it is of one version: the newest, once the queries are embedded.
+        Fewer if there are no more, none for a blank one. Only documents of the given sources are found, if
+        any are given, and none whose id is excluded. All of it is of one version: the newest, once the
+        queries are embedded.
         """
         if k < 1:
             raise ConfigError(f"k is {k}; expected at least 1; switch retrieval off instead")
@@ -178,6 +184,7 @@ class DatastoreReader:
         number = version.version.number
         documents = self.ledger.find("source", sources, number) if sources else None
         without = self.ledger.find("id", exclude, number, deleted=True) if exclude else ()
+        # The only long step, between two short questions to the ledger: nothing is held meanwhile.
         distances, chunks = version.search(entries, k, documents, without)
         return self.describe(version, distances, chunks)
 
@@ -185,6 +192,7 @@ class DatastoreReader:
         """Texts and documents of found chunks (query, rank), which the version must hold; −1 is left out."""
         values = version.values(chunks)
         numbers = version.documents(chunks)
+        # One question for all documents; neighbours often share one.
         rows = self.ledger.documents(np.unique(numbers[numbers >= 0]).tolist(), version.version.number)
         described: list[list[Neighbour]] = [[] for _ in chunks]
         for query, rank in np.argwhere(chunks >= 0):

@@ -1,7 +1,7 @@
-"""Segments: the immutable parts of a datastore, each with documents' tokens, their chunks' keys, and an index.
+"""Segments: the immutable parts of a datastore, each with documents' tokens, chunks' keys, and an index.
 
-A segment never changes once it is committed. Documents are deleted by a mark in the ledger; adding makes another
-segment; compacting writes new ones and removes the old.
+A segment never changes once it is committed. Documents are deleted by a mark in the ledger; adding makes
+another segment; compacting writes new ones and removes the old.
 """
 
 from pathlib import Path
@@ -16,8 +16,8 @@ TOKENS, DOCUMENTS, ROWS, KEYS, INDEX = "tokens.bin", "documents.npy", "rows.npy"
 DOCUMENT = np.dtype(
     [("number", "<i8"), ("first_chunk", "<i8"), ("start", "<i8"), ("end", "<i8"), ("content_hash", "<u8")]
 )
-"""A document: its number and first chunk in the whole datastore, the bounds of its tokens in this segment, and
-its short content hash."""
+"""A document: its number and first chunk in the whole datastore, where its tokens begin and end in this
+segment, and its short content hash."""
 
 
 class Segment:
@@ -31,6 +31,7 @@ class Segment:
         self.path = path
         try:
             self.tokens: np.ndarray = np.memmap(path / TOKENS, dtype=dtype, mode="r")
+            # In memory: every search reads them. Tokens and keys stay on disk and are paged in.
             self.documents: np.ndarray = np.load(path / DOCUMENTS)
             self.keys: np.ndarray = np.load(path / KEYS, mmap_mode="r")
             rows: np.ndarray = np.load(path / ROWS)
@@ -48,7 +49,8 @@ class Segment:
         )
         if not len(self.index) == len(self.keys) == len(rows):
             raise ArtifactError(
-                f"{path} holds {len(self.keys)} keys for {len(rows)} chunks; expected as many; run: retro db verify"
+                f"{path} holds {len(self.keys)} keys for {len(rows)} chunks; expected as many; "
+                "run: retro db verify"
             )
 
     def gather(self, places: np.ndarray, chunks: np.ndarray, length: int) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""Writing a segment: tokens, then keys shard by shard, then the index. Interrupted, it goes on at the last shard."""
+"""Writing a segment: tokens, then keys shard by shard, then the index.
+
+Interrupted, it goes on behind the last finished shard.
+"""
 
 import json
 import shutil
@@ -31,7 +34,7 @@ EmbedShards = Callable[[Iterable[list[str]]], Iterator[np.ndarray]]
 
 @dataclass(frozen=True)
 class Piece:
-    """A document on its way into a segment: its row of the ledger, and its tokens, the end token with them."""
+    """A document on its way into a segment: its row of the ledger, and its tokens with the end token."""
 
     row: dict[str, Any]
     tokens: np.ndarray
@@ -66,6 +69,7 @@ def write_segment(
     """Write the pieces as the next segment below `folder`, and move the numbering on."""
     name, partial = _begin(folder, numbering)
     rows, documents = _write_documents(partial, pieces, numbering, config, tokenizer.dtype)
+    # Shards are known by their number alone, so those of other text must go before any is read.
     if _changed(partial):
         shutil.rmtree(partial / SHARDS, ignore_errors=True)
     grid = _grid(partial, documents, config, tokenizer)
@@ -139,6 +143,7 @@ def _write_documents(
 def _changed(partial: Path) -> bool:
     """Whether shards that an interrupted run left behind belong to other text."""
     plan = {"tokens": file_checksum(partial / TOKENS), "documents": file_checksum(partial / DOCUMENTS)}
+    # The plan stands beside the shards and is compared when they are met again.
     before = json.loads((partial / PLAN).read_text()) if (partial / PLAN).exists() else None
     write_json(partial / PLAN, plan)
     return plan != before
@@ -162,7 +167,8 @@ def _embedded(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Chunks and keys of every shard; a shard that was embedded before is read."""
     parts = Parts(partial / SHARDS, ARRAY)
-    # `embed` may take shards ahead of their keys; their chunks wait here until the keys come, in the same order.
+    # `embed` may take shards ahead of their keys; their chunks wait here until the keys come, in the same
+    # order.
     waiting: deque[np.ndarray] = deque()
 
     def named() -> Iterator[tuple[str, list[str]]]:
@@ -186,6 +192,7 @@ def _write_keys(partial: Path, shards: Iterable[tuple[np.ndarray, np.ndarray]]) 
             width = keys.shape[1]
             file.write(np.ascontiguousarray(keys, dtype=np.float16).tobytes())
     joined = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
+    # Keys are too many for memory, so the header of the .npy file is written by hand and the rest copied.
     header = {"descr": "<f2", "fortran_order": False, "shape": (len(joined), width)}
     with atomic_write(partial / KEYS) as file, raw.open("rb") as source:
         np.lib.format.write_array_header_2_0(file, header)
@@ -226,6 +233,7 @@ def _finish(
         "width": int(keys.shape[1]),
         "index": {**measured, "kind": index.kind},
     }
+    # Checksums are taken before the rename: a segment that has its name has them in the ledger's row.
     files = {
         str(file.relative_to(partial)): file_checksum(file)
         for file in sorted(partial.rglob("*"))

@@ -1,4 +1,4 @@
-"""A datastore at one version, searched on this machine: which chunks are there, their nearest ones, their tokens."""
+"""A datastore at one version, searched on this machine: what is there, what is near, and its tokens."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -45,10 +45,11 @@ class Snapshot:
             for segment, gone in zip(segments, deleted, strict=True)
         ]
         """For each segment, which of its documents are there."""
-        # The mask over each segment's index rows; none where nothing was deleted, which indexes search faster.
+        # The mask over each segment's index rows; none where nothing was deleted, which indexes search
+        # faster.
         self._allowed = [None if live.all() else live[segment.places] for segment, live in self._parts()]
-        # All documents of all segments in the order of their first chunks, so that one binary search finds the
-        # document of any chunk.
+        # All documents of all segments in the order of their first chunks, so that one binary search finds
+        # the document of any chunk.
         sizes = [len(segment.documents) for segment in segments]
         first = _joined([segment.documents["first_chunk"] for segment in segments])
         order = np.argsort(first)
@@ -98,8 +99,8 @@ class Snapshot:
         """Where chunks of any numbers are."""
         if not len(self._first):
             return Places(np.full(chunks.shape, -1), np.zeros(chunks.shape, dtype=np.int64))
-        # The last document that begins at or before each chunk. The chunk is there if the document is live and
-        # long enough: numbers between documents belonged to others that are gone.
+        # The last document that begins at or before each chunk. The chunk is there if the document is live
+        # and long enough: numbers between documents belonged to others that are gone.
         found = np.maximum(np.searchsorted(self._first, chunks, side="right") - 1, 0)
         segment = self._segment_of[found]
         place = self._place_of[found]

@@ -33,7 +33,7 @@ class Verified:
 def verify(
     datastore: Datastore, sample: int = 100, seed: int = 0, progress: Progress = no_progress
 ) -> Verified:
-    """Check the ledger, all files against their checksums, the counts, and `sample` keys against their text."""
+    """Check the ledger, every file against its checksum, the counts, and `sample` keys against their text."""
     while True:
         try:
             return _verify_newest(datastore, sample, seed, progress)
@@ -80,6 +80,7 @@ def _recompute(datastore: Datastore, snapshot: Snapshot, sample: int, seed: int)
     chunks = np.concatenate(
         [np.zeros(0, dtype=np.int64), *(segment.chunks[live[segment.places]] for segment, live in parts)]
     )
+    # Sorted, so that stored keys come in the order of the chunks that are embedded below.
     picked = np.sort(rng.choice(chunks, size=min(sample, len(chunks)), replace=False))
     if not len(picked):
         return 0
@@ -91,7 +92,8 @@ def _recompute(datastore: Datastore, snapshot: Snapshot, sample: int, seed: int)
     if (apart > TOLERANCE).any():
         chunk = int(picked[np.argmax(apart)])
         raise ArtifactError(
-            f"the key of chunk {chunk} in {datastore.path} is not that of its text (apart by {apart.max():.3f}); "
-            f"expected at most {TOLERANCE}; remove the datastore and run: retro build"
+            f"the key of chunk {chunk} in {datastore.path} is not that of its text "
+            f"(apart by {apart.max():.3f}); expected at most {TOLERANCE}; "
+            "remove the datastore and run: retro build"
         )
     return len(picked)

@@ -1,8 +1,8 @@
 """Changes to a datastore: adding, deleting, compacting. One writer at a time; each change is one transaction.
 
-A segment is written beside the others and becomes part of the datastore when its row is committed. A writer that
-was killed leaves at most a folder that no row names, which the next writer removes, or a ledger that is still to
-be rewritten after a compaction.
+A segment is written beside the others and becomes part of the datastore when its row is committed. A writer
+that was killed leaves at most a folder that no row names, which the next writer removes, or a ledger that
+is still to be rewritten after a compaction.
 """
 
 import shutil
@@ -72,6 +72,7 @@ class Writer:
 
     def _commit(self, action: str, written: Sequence[Written], numbering: Numbering) -> int:
         with self.ledger.transaction():
+            # What the lineage is made of: ids and texts, in order, but not how they are cut into segments.
             changes = (f"{row['id']}\t{row['content_hash']}" for part in written for row in part.rows)
             version = self.ledger.commit(action, changes, sum(len(part.rows) for part in written))
             for part in written:
@@ -100,6 +101,7 @@ class Writer:
         """Write the live documents of segments that have deleted ones, or are small, into new segments."""
         snapshot = self.datastore.snapshot()
         numbering = self._numbering()
+        # Segments below half the full size are joined, so that many small additions do not slow searches.
         enough = self.config.segment_chunks // 2
         stale = [
             (segment, live)
@@ -130,9 +132,10 @@ class Writer:
         return version.number
 
     def _sweep(self) -> None:
-        """Remove folders that the ledger does not name, and finish a compaction's rewriting of the ledger itself."""
+        """Remove folders that the ledger does not name, and finish rewriting it after a compaction."""
         named = {row.name for row in self.ledger.segments()}
         beginning = f"{self._numbering().segment:06d}.partial"  # an interrupted addition may go on in it
+        # Readers that still have such a folder open keep its files: the system removes them with the last.
         for path in sorted(self.folder.glob("*")) if self.folder.exists() else ():
             if path.name not in named and path.name != beginning:
                 shutil.rmtree(path)
@@ -170,8 +173,8 @@ class Writer:
             if there or (source, name) in seen:
                 found = "there already" if there else "given twice"
                 raise DataError(
-                    f"document {name!r} of source {source!r} is {found}; expected a new one; nothing was added; "
-                    f"run: retro db delete {self.datastore.path} --id {name!r}"
+                    f"document {name!r} of source {source!r} is {found}; expected a new one; "
+                    f"nothing was added; run: retro db delete {self.datastore.path} --id {name!r}"
                 )
             seen.add((source, name))
             yield piece

@@ -1,9 +1,9 @@
 """BERT-like embedders: keys are mean-pooled last hidden states.
 
-Nearly all the time goes into the linear layers, so three things help: less padding (batches by length), activations
-that stay in the cache and in memory that is already mapped (small batches), and weights laid out beforehand for
-oneDNN's kernels. All of it is float32 and exact but for the order of the sums, unless bfloat16 products are asked
-for; `benchmarks/embedding.py` shows what each brings.
+Nearly all the time goes into the linear layers, so three things help: less padding (batches by length),
+activations that stay in the cache and in memory that is already mapped (small batches), and weights laid
+out beforehand for oneDNN's kernels. All of it is float32 and exact but for the order of the sums, unless
+bfloat16 products are asked for; `benchmarks/embedding.py` shows what each brings.
 """
 
 import hashlib
@@ -40,9 +40,10 @@ class BertEmbedder:
         except (OSError, ValueError, SafetensorError) as error:
             reason = str(error).splitlines()[0]
             raise DataError(
-                f"no embedder could be loaded from {name!r} ({reason}); expected a catalogue name, a folder or a "
-                "hub id; run: retro fetch minilm"
+                f"no embedder could be loaded from {name!r} ({reason}); expected a catalogue name, a folder "
+                "or a hub id; run: retro fetch minilm"
             ) from None
+        # Of a T5-like model only the half that reads the text makes keys.
         self._model = model.get_encoder() if model.config.is_encoder_decoder else model
         self._max_len = min(
             MAX_WORD_PIECES,
@@ -105,11 +106,12 @@ def weights_digest(model: nn.Module) -> str:
 
 
 def batches_by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices in batches of like length, longest first; a batch padded to its longest holds at most `budget` tokens.
+    """Indices in batches of like length, longest first.
 
-    What has no length is in no batch.
+    A batch that is padded to its longest holds at most `budget` tokens. What has no length is in no batch.
     """
     batches: list[list[int]] = []
+    # Sorted by length, so that neighbours in the list need hardly any padding to become one batch.
     for index in sorted(np.flatnonzero(lengths).tolist(), key=lambda index: (-lengths[index], index)):
         if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= budget:
             batches[-1].append(index)
@@ -123,6 +125,7 @@ class PackedLinear(nn.Module):
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
+        # The number of rows is a hint for the layout; other batch sizes are as right, if not as fast.
         self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), TOKENS_PER_BATCH)
         self.bias = None if layer.bias is None else layer.bias.detach()
 

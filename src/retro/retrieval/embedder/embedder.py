@@ -1,4 +1,4 @@
-"""The embedder makes keys and queries, by the same frozen function: a BERT-like model, or a table for quick work."""
+"""What makes keys and queries, by one frozen function: a BERT-like model, or a table for quick work."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -42,8 +42,8 @@ def open_embedder(name: str, precision: str = "float32") -> Embedder:
         return StaticEmbedder(name, *found)
     if folder.is_dir() and not (folder / "config.json").exists():
         raise DataError(
-            f"{folder} holds no embedder; expected a Hugging Face model with its config.json, or a table with "
-            "its tokenizer.json; run: retro fetch minilm"
+            f"{folder} holds no embedder; expected a Hugging Face model with its config.json, or a table "
+            "with its tokenizer.json; run: retro fetch minilm"
         )
     return BertEmbedder(name, str(folder) if folder.exists() else name, precision)
 
@@ -76,12 +76,14 @@ class _ShardEmbedder:
         return embedder.embed(texts).astype(np.float16)
 
 
+# One for each worker process, kept from shard to shard.
 @lru_cache(maxsize=1)
 def _open_in_worker(name: str, precision: str, fingerprint: str) -> Embedder:
     torch.set_num_threads(1)  # there is a worker a core
     embedder = open_embedder(name, precision)
     if embedder.fingerprint != fingerprint:
         raise DataError(
-            f"the embedder {name!r} changed while its keys were made; expected {fingerprint}; run the command again"
+            f"the embedder {name!r} changed while its keys were made; expected {fingerprint}; "
+            "run the command again"
         )
     return embedder

@@ -1,4 +1,4 @@
-"""Static embedders: a table with a vector for every token, no network. Far faster than BERT, and far coarser."""
+"""Static embedders: a table with a vector for every token. Far faster than BERT, and far coarser."""
 
 import hashlib
 from collections.abc import Sequence
@@ -43,11 +43,11 @@ def _first(folder: Path, patterns: Sequence[str]) -> Path | None:
 
 
 class StaticEmbedder:
-    """Mean of the table's rows over a text's tokens, scaled to length one; a text without tokens has a key of zeros.
+    """Mean of the table's rows over a text's tokens, scaled to length one; zeros for a text without tokens.
 
-    Without the scaling, the length of a mean tells how common the text's words are rather than what it is about,
-    and the squared distance would order by that. Between unit vectors it orders by the cosine, for which such
-    tables are trained.
+    Without the scaling, the length of a mean tells how common the text's words are rather than what it is
+    about, and the squared distance would order by that. Between unit vectors it orders by the cosine, for
+    which such tables are trained.
     """
 
     def __init__(self, name: str, table: Path, tokenizer: Path) -> None:
@@ -57,7 +57,8 @@ class StaticEmbedder:
             self._tokenizer = Tokenizer.from_file(str(tokenizer))
         except Exception as error:  # noqa: BLE001 — the library raises nothing narrower
             raise DataError(
-                f"{tokenizer} is no tokenizer ({error}); expected the JSON of the tokenizers library beside {table}"
+                f"{tokenizer} is no tokenizer ({error}); expected the JSON of the tokenizers library "
+                f"beside {table}"
             ) from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -87,7 +88,8 @@ class StaticEmbedder:
         encoded = [
             encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         ]
-        # All texts' tokens in one row, and where each text begins: one pass over the table for the whole batch.
+        # All texts' tokens in one row, and where each text begins: one pass over the table for the whole
+        # batch.
         starts = torch.tensor([0, *(len(ids) for ids in encoded)]).cumsum(0)[:-1]
         tokens = torch.from_numpy(np.fromiter(chain.from_iterable(encoded), dtype=np.int64))
         means = F.embedding_bag(tokens, self._table, starts, mode="mean")

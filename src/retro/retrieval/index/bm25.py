@@ -31,6 +31,7 @@ class Bm25Index:
 
     def add(self, entries: Entries) -> None:
         """Index the chunks in one piece, as bm25s has it: another `add` builds the index anew."""
+        # An opened index has postings, but not the tokens that it would need to count again.
         if len(self._tokens) < len(self):
             raise ConfigError(
                 "a BM25 index that was opened takes no more chunks; expected a new index for them; "
@@ -41,7 +42,8 @@ class Bm25Index:
         self.removals.extend(len(added))
         self._library = bm25s_library().BM25(method="lucene", backend="numpy")
         if sum(map(len, self._tokens)):
-            # bm25s wants numbers without gaps: the place of each token in the sorted vocabulary is its number.
+            # bm25s wants numbers without gaps: the place of each token in the sorted vocabulary is its
+            # number.
             self._vocabulary, numbers = np.unique(np.concatenate(self._tokens), return_inverse=True)
             ends = np.cumsum([len(tokens) for tokens in self._tokens])[:-1]
             chunks = [part.tolist() for part in np.split(numbers, ends)]

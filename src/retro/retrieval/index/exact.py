@@ -67,6 +67,7 @@ class DenseIndex:
         return distances, rows
 
     def _search(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> Found:
+        # An index without efforts searches exactly by itself.
         if not self.efforts() or share < FEW_ALLOWED:
             return nearest(self.keys, queries, k, allowed)
         distances, rows = self._found(queries, k, allowed, share)
@@ -118,6 +119,7 @@ def rank(keys: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int) -> Fou
         difference -= queries[part, None]
         np.einsum("nkd,nkd->nk", difference, difference, out=distances[part])
     distances[rows < 0] = np.inf
+    # By distance, and by row among equals: the last key of lexsort is the first that counts.
     order = np.lexsort((rows, distances), axis=-1)[:, :k]
     return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
@@ -160,6 +162,7 @@ def estimate_in_blocks(keys: np.ndarray, queries: np.ndarray, k: int, allowed: n
     best = (np.zeros((len(queries), 0), dtype=np.float32), np.zeros((len(queries), 0), dtype=np.int64))
     for start in range(0, len(allowed_rows), BLOCK):
         block = allowed_rows[start : start + BLOCK]
+        # Without a mask a block is a slice, which copies nothing.
         part = keys[start : start + BLOCK] if allowed is None else keys[block]
         distances, found = faiss.knn(queries, part.astype(np.float32), min(k, len(block)))
         distances, rows = np.hstack([best[0], distances]), np.hstack([best[1], block[found]])

@@ -19,7 +19,7 @@ ROTATION_ROUNDS = 8
 
 
 class FactoryIndex(DenseIndex):
-    """`IVF1024,Flat`, `OPQ32_128,IVF8192_HNSW32,PQ32` and the like; exact while there are too few keys to train it."""
+    """`IVF1024,Flat`, `OPQ32_128,IVF8192_HNSW32,PQ32` and so on; exact if there are too few keys to train."""
 
     effort = 16
 

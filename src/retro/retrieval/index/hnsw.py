@@ -13,7 +13,7 @@ from retro.retrieval.index.protocol import Entries, Found
 HNSW = re.compile(r"HNSW(\d+)")
 GRAPH = "graph.faiss"
 ADD_BLOCK = 65_536
-"""Keys that are float32 at one time. The graph depends on this and on the keys, not on the number of threads."""
+"""Keys that are float32 at one time. The graph depends on this and on the keys, but not on the threads."""
 EF_CONSTRUCTION = 200
 
 
@@ -37,10 +37,11 @@ class HnswIndex(DenseIndex):
         return [24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512]
 
     def add(self, entries: Entries) -> None:
-        """Link the keys in. Meanwhile FAISS needs vectors that can grow: a float16 copy, dropped at the end."""
+        """Link the keys in. Meanwhile FAISS needs vectors that can grow: a float16 copy, dropped after it."""
         growing = faiss.IndexScalarQuantizer(
             self.keys.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_L2
         )
+        # Keys from an earlier `add` are linked already and must be there to be compared with.
         growing.add_sa_codes(self.keys.view(np.uint8))
         self._attach(growing)
         for start in range(0, len(entries.keys), ADD_BLOCK):

@@ -63,8 +63,8 @@ def open_index(folder: Path, keys: np.ndarray) -> Index:
         description = json.loads((folder / DESCRIPTION).read_text())
         if description["num_keys"] != len(keys):
             raise ArtifactError(
-                f"{folder} indexes {description['num_keys']} keys but {len(keys)} are stored; expected as many; "
-                "remove it and run: retro build"
+                f"{folder} indexes {description['num_keys']} keys but {len(keys)} are stored; "
+                "expected as many; remove it and run: retro build"
             )
         if description["kind"] == HybridIndex.kind:
             # Its halves are folders of their own, and the dense one says itself of what kind it is.

@@ -61,6 +61,7 @@ class ScannIndex(DenseIndex):
         reach = min(round(OVERFETCH * k / share), len(self))
         leaves = min(round(self.effort / share), self._num_leaves)
         rows, distances = self._searcher.search_batched(queries, reach, leaves_to_search=leaves)
+        # ScaNN fills up with rows at an infinite distance where it found fewer.
         rows = np.where(np.isfinite(distances), rows.astype(np.int64), -1)
         return rows if allowed is None else np.where((rows >= 0) & allowed[rows], rows, -1)
 

@@ -40,6 +40,7 @@ def tune(index: DenseIndex, target: float = 0.95, num_queries: int = 512, seed: 
     queries = Entries(np.asarray(index.keys[rows], dtype=np.float32))
     limits = true_limits(index, queries.keys, rows)
     recall = 1.0 if not index.efforts() else 0.0
+    # Cheapest first, and stop at the first that is good enough.
     for effort in index.efforts():
         index.effort = effort
         recall = measure_recall(index, queries, rows, limits)
@@ -61,7 +62,7 @@ def tune(index: DenseIndex, target: float = 0.95, num_queries: int = 512, seed: 
 
 
 def true_limits(index: DenseIndex, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The distance of each key's tenth neighbour, or of its last if there are fewer; itself does not count."""
+    """The distance of each key's tenth neighbour, or of its last if there are fewer; never of itself."""
     allowed = index.removals.within(None)
     k = min(K + 1, int(np.count_nonzero(~index.removals.mask)))
     if k <= 1:
