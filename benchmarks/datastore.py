@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import faiss
@@ -23,13 +24,13 @@ from retro import catalogue
 from retro.config import CorpusConfig, DatastoreConfig
 from retro.corpus.folder import CorpusFolder
 from retro.corpus.ingest import ingest
+from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.build import build_datastore
-from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.datastore.info import describe
-from retro.retrieval.index.dense import nearest
+from retro.retrieval.index import Entries, Found
+from retro.retrieval.index.exact import nearest
 from retro.retrieval.index.hnsw import HnswIndex
-from retro.retrieval.index.index import Entries, Found
-from retro.retrieval.neighbours import search_other_documents
+from retro.retrieval.other_documents import search_other_documents
 
 QUERIES = 8192
 
@@ -89,6 +90,31 @@ def neighbours_of_chunks(datastore: Datastore) -> None:
     print(f"over the same calls to bare FAISS: {seconds['retro'] / seconds['faiss']:.3f} of their time")
 
 
+def searches_by_threads(datastore: Datastore, num_searches: int = 80, num_threads: int = 8) -> None:
+    """The time of so many searches by several threads over that by one: below 1 they are faster together."""
+    snapshot = datastore.snapshot()
+    chunks = np.random.default_rng(0).choice(snapshot.segments[0].chunks, num_searches)
+    queries = [row[row != snapshot.pad_id] for row in snapshot.values(chunks, datastore.chunk_len)]
+
+    def search(tokens: np.ndarray) -> None:
+        datastore.search([tokens], 10)
+
+    def by_threads() -> None:
+        with ThreadPoolExecutor(num_threads) as pool:
+            list(pool.map(search, queries))
+
+    def by_one() -> None:
+        for tokens in queries:
+            search(tokens)
+
+    seconds = interleaved_medians({"threads": by_threads, "one": by_one}, rounds=3, warmup=1)
+    ratio = seconds["threads"] / seconds["one"]
+    print(
+        f"{num_searches} searches: {seconds['one']:.3f} s by one thread, {seconds['threads']:.3f} s by "
+        f"{num_threads}, ratio {ratio:.2f}"
+    )
+
+
 def recorded_calls(index: HnswIndex, work: Callable[[], object]) -> list[tuple[np.ndarray, int]]:
     """The queries and the number of neighbours of every search that the work makes."""
     calls: list[tuple[np.ndarray, int]] = []
@@ -146,6 +172,7 @@ def main() -> None:
     for name, value in describe(datastore).facts:
         print(f"{name}: {value}")
     neighbours_of_chunks(datastore)
+    searches_by_threads(datastore)
     memory_of_building(options.work, options.encoder)
 
 

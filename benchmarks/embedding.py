@@ -22,8 +22,8 @@ from retro import catalogue
 from retro.corpus.readers import read
 from retro.corpus.tokenizers.sentencepiece import SentencePieceTokenizer, train_model
 from retro.machine import has_bfloat16
+from retro.retrieval.embedder import Embedder, embed_shards, open_embedder
 from retro.retrieval.embedder.bert import MAX_WORD_PIECES
-from retro.retrieval.embedder.embedder import Embedder, embed_shards, open_embedder
 from retro.stages.executor import LocalExecutor
 
 CORES, CHUNK_LEN = 2, 64

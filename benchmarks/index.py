@@ -18,9 +18,9 @@ import faiss
 import numpy as np
 from timing import interleaved_medians
 
-from retro.retrieval.index.dense import DenseIndex
+from retro.retrieval.index import Entries, make_index, open_index
+from retro.retrieval.index.exact import DenseIndex
 from retro.retrieval.index.hnsw import HnswIndex
-from retro.retrieval.index.index import Entries, make_index, open_index
 from retro.retrieval.index.tuning import tune
 
 NUM_SINGLE = 50

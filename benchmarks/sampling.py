@@ -29,9 +29,9 @@ from retro.generation.request import Choice, Request
 from retro.generation.sampler import Sampler
 from retro.model.decoding import RetroDecoding
 from retro.model.retro import Retro
-from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.datastore import Neighbour
 from retro.retrieval.embedder.embedder import open_embedder
-from retro.retrieval.index.index import Entries, make_index
+from retro.retrieval.index import Entries, make_index
 from retro.retrieval.retriever import Retriever, Searcher
 from retro.workspace import Workspace
 

@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "Retro": "retro.model.retro",
     "load": "retro.run",
-    "Datastore": "retro.retrieval.datastore.datastore",
+    "Datastore": "retro.retrieval.datastore",
     "Sampler": "retro.generation.sampler",
 }
 __all__ = ["Datastore", "Retro", "Sampler", "load", "recipes"]

@@ -34,8 +34,8 @@ from retro.fitting.baseline import retrofit
 from retro.generation.sampler import Sampler
 from retro.model.protocol import LanguageModel, ModelFacts, TrainableModel
 from retro.model.weights import OLD_CONFIG, RECORD, WEIGHTS
+from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.build import build_datastore
-from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours, find_neighbours
 from retro.retrieval.retriever import Passages, Retriever
 from retro.retrieval.thinning import thinned_neighbours
@@ -89,7 +89,7 @@ class Workspace(CorpusFolder):
         return ingest(self, sources, config, fields, strict, names, self.executor, progress or no_progress)
 
     def build(
-        self, config: DatastoreConfig, progress: Progress | None = None, also: Sequence[Path] = ()
+        self, config: DatastoreConfig, progress: Progress = no_progress, also: Sequence[Path] = ()
     ) -> Datastore:
         """Embed and index the training chunks, with those of other token stores if any are named."""
         stores = [self.corpus().train, *map(TokenStore.open, also)]
@@ -103,7 +103,7 @@ class Workspace(CorpusFolder):
             self._datastore = Datastore.open(self.datastore_path)
         return self._datastore
 
-    def find_neighbours(self, split: str, progress: Progress | None = None) -> Neighbours:
+    def find_neighbours(self, split: str, progress: Progress = no_progress) -> Neighbours:
         """Search the neighbours of one split's chunks in the datastore."""
         return find_neighbours(self.store(split), self.datastore(), self.neighbours_path(split), progress)
 
@@ -320,14 +320,14 @@ class Workspace(CorpusFolder):
         fractions: Sequence[float],
         k: int = 0,
         seed: int = 0,
-        progress: Progress | None = None,
+        progress: Progress = no_progress,
     ) -> dict[float, Neighbours]:
         """Exact neighbours of a split's chunks in random parts of the datastore, by the part; k of each, 0: as many as are saved."""
         folder = self.path / "thinned" / split
         return thinned_neighbours(self.store(split), self.datastore(), folder, fractions, k, seed, progress)
 
     def evaluation_set(
-        self, source: str, fields: FieldMap | None = None, progress: Progress | None = None
+        self, source: str, fields: FieldMap | None = None, progress: Progress = no_progress
     ) -> EvaluationSet:
         """Documents from anywhere (`wikitext-2@test`, a file, a folder) as tokens and neighbours of this workspace."""
         return make_set(

@@ -56,3 +56,30 @@ def test_bad_input_is_one_line(
     error = capsys.readouterr().err
     assert expected in error
     assert error.count("\n") == 1
+
+
+def test_an_empty_datastore_says_so(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    datastore = Workspace(place).datastore()
+    assert main(["db", "search", str(place), " "]) == 0
+    assert "nothing was found among the" in capsys.readouterr().out
+    datastore.delete(
+        sources=[row[0] for row in datastore.ledger.rows("SELECT DISTINCT source FROM documents")]
+    )
+    for _ in range(2):
+        assert main(["db", "search", str(place), "the licence"]) == 0
+        told = capsys.readouterr().out
+        assert "datastore is empty; add documents with: retro db add" in told
+        assert told.count("\n") == 1
+        datastore.compact()
+
+
+def test_compact_says_what_stays_in_the_tokenizer(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Workspace(place).datastore().delete(
+        ids=[Workspace(place).datastore().search(["licence"], 1)[0][0].document]
+    )
+    assert main(["db", "compact", str(place)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "tokenizer stays as it was" in told
+    assert "ingest again without the documents and build anew" in told
+    assert main(["db", "compact", str(place)]) == 0  # nothing is left to remove, and nothing to say
+    assert "tokenizer" not in capsys.readouterr().out

@@ -13,7 +13,7 @@ from retro.generation.request import Choice, Prompt, Request, Retrieval
 from retro.generation.sampler import Sampler, retrieve
 from retro.generation.sequence import Sample
 from retro.model.retro import Retro
-from retro.retrieval.datastore.datastore import Datastore, Neighbour
+from retro.retrieval.datastore import Datastore, Neighbour
 from retro.retrieval.retriever import Passages, Retriever, stack_neighbours
 from retro.workspace import Workspace
 from tests.retrieval.datastores import held, make_documents

@@ -6,7 +6,7 @@ import pytest
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.generation.sequence import Sample
 from retro.pages.samples import Pair, colour_sample, sample_record, samples_page, samples_table
-from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.datastore import Neighbour
 from retro.workspace import Workspace
 
 

@@ -10,7 +10,7 @@ from retro.model.retro import Retro
 from retro.questions.batches import make_batch
 from retro.questions.examples import Question
 from retro.questions.format import Format
-from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.datastore import Neighbour
 from retro.retrieval.retriever import Passage
 from retro.training.batches import Batch
 from retro.workspace import Workspace

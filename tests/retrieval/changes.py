@@ -1,4 +1,4 @@
-"""A datastore's life as a script that can be killed anywhere and started again: it goes on after the last committed change.
+"""A datastore's life as a script that can be killed anywhere; it goes on after the last committed change.
 
 python -m tests.retrieval.changes WORK DATASTORE ENCODER
 """
@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from retro.corpus.folder import CorpusFolder
-from retro.retrieval.datastore import segment_writer
-from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore import Datastore, segment_writer
 from tests.retrieval.datastores import build, make_documents
 
 BATCH = [f"Batch text number {number}: anyone may share this software. " * 4 for number in range(6)]

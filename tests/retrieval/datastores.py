@@ -1,4 +1,4 @@
-"""Small datastores for the tests: real tokens, real keys, a real catalogue."""
+"""Small datastores for the tests: real tokens, real keys, a real ledger."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,8 +7,8 @@ from retro.config import CorpusConfig, DatastoreConfig
 from retro.corpus.documents import Document
 from retro.corpus.folder import CorpusFolder
 from retro.corpus.ingest import ingest
+from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.build import build_datastore
-from retro.retrieval.datastore.datastore import Datastore
 
 
 def make_documents(texts: Sequence[str], source: str = "more", first: int = 0) -> list[Document]:

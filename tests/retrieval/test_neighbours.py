@@ -1,15 +1,24 @@
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from retro.config import CorpusConfig
+from retro.corpus.folder import CorpusFolder
+from retro.corpus.ingest import ingest
 from retro.errors import ArtifactError
 from retro.retrieval import neighbours as module
+from retro.retrieval import other_documents
 from retro.retrieval.chunks import content_hashes
-from retro.retrieval.datastore.datastore import Datastore
-from retro.retrieval.index.index import Entries
-from retro.retrieval.neighbours import Neighbours, find_neighbours, search_other_documents
+from retro.retrieval.datastore import Datastore, Neighbour
+from retro.retrieval.datastore.snapshot import Snapshot
+from retro.retrieval.index import Entries
+from retro.retrieval.neighbours import Neighbours, find_neighbours
+from retro.retrieval.other_documents import search_other_documents
+from retro.retrieval.retriever import Retriever
 from retro.workspace import Workspace
 from tests.retrieval.datastores import build, corpus_of, make_documents
 
@@ -47,7 +56,7 @@ def test_no_neighbour_is_of_the_same_document(workspace: Workspace) -> None:
 
 
 def test_a_missing_neighbour_is_a_mask_and_never_a_text(tmp_path: Path, bert: str) -> None:
-    """When everything there is is of the same document or a copy of it, nothing is found, and nothing is shown in its place."""
+    """Where there are only the same document and its copies, nothing is found, and nothing stands for it."""
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "only.txt").write_text("The licence permits anyone to copy. " * 20)
@@ -175,7 +184,6 @@ def test_documents_that_are_new_in_the_tokens_are_searched_alone(
     """Neighbours belong to documents by their content, wherever they stand in the store."""
     datastore = Datastore.open(copied / "datastore")
     work = Workspace(tmp_path / "split")
-    from retro.config import CorpusConfig
 
     shutil.copytree(copied / "work" / "tokenizer", tmp_path / "split" / "tokenizer")
     from retro.corpus.encode import encode_text
@@ -207,12 +215,167 @@ def test_an_update_that_was_interrupted_loses_nothing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module._Search, "finish", failing)
+        patch.setattr(module._Finding, "finish", failing)
         with pytest.raises(KeyboardInterrupt):
             find_neighbours(work.store("train"), datastore, copied / "neighbours")
     updated = find_neighbours(work.store("train"), datastore, copied / "neighbours")
     assert 0 < updated.artifact.counts["searched"] < updated.artifact.counts["chunks"]
     assert not (copied / "neighbours.former").exists()
+
+
+def interrupted_after(blocks: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Small blocks, and an interruption after so many of them; the list counts the searched ones."""
+    searched: list[int] = []
+    search = module.search_other_documents
+
+    def failing(*arguments: Any) -> Any:
+        if len(searched) == blocks:
+            raise KeyboardInterrupt
+        searched.append(1)
+        return search(*arguments)
+
+    monkeypatch.setattr(module, "QUERIES", 50)
+    monkeypatch.setattr(module, "search_other_documents", failing)
+    return searched
+
+
+def test_finding_that_was_interrupted_goes_on_behind_the_last_block(
+    copied: Path, text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, datastore = corpus_of(copied / "work", text_folder), Datastore.open(copied / "datastore")
+    store = work.store("train")
+    with monkeypatch.context() as patch:
+        searched = interrupted_after(3, patch)
+        with pytest.raises(KeyboardInterrupt):
+            find_neighbours(store, datastore, tmp_path / "broken")
+        assert len(searched) == 3
+    with monkeypatch.context() as patch:
+        searched = interrupted_after(1000, patch)
+        whole = find_neighbours(store, datastore, tmp_path / "whole")
+        num_blocks = len(searched)
+        searched.clear()
+        resumed = find_neighbours(store, datastore, tmp_path / "broken")
+        assert len(searched) == num_blocks - 3
+    assert same(resumed, whole)
+    assert resumed.artifact.counts == whole.artifact.counts
+    assert sorted(file.name for file in resumed.artifact.path.iterdir()) == [
+        "distances.npy",
+        "documents.npy",
+        "manifest.json",
+        "neighbours.npy",
+    ]
+
+
+def test_an_interrupted_update_goes_on_as_well_and_begins_anew_for_another_version(
+    copied: Path, text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, datastore = corpus_of(copied / "work", text_folder), Datastore.open(copied / "datastore")
+    store = work.store("train")
+    for number in range(2):
+        datastore.add(make_documents([f"anyone may share {number} " * 9], f"added-{number}"))
+        with monkeypatch.context() as patch:
+            interrupted_after(2, patch)
+            with pytest.raises(KeyboardInterrupt):
+                find_neighbours(store, datastore, copied / "neighbours")
+    with monkeypatch.context() as patch:
+        searched = interrupted_after(1000, patch)
+        updated = find_neighbours(store, datastore, copied / "neighbours")
+        assert len(searched) == -(-updated.artifact.counts["looked_through_added"] // 50) - 2
+    assert same(updated, find_neighbours(store, datastore, tmp_path / "anew"))
+
+
+def found_live(datastore: Datastore, found: Neighbours) -> Iterator[tuple[int, list[Neighbour]]]:
+    """Every chunk of the store with what a retriever finds for it in other documents."""
+    for document, row in enumerate(found.store.documents):
+        chunks = range(found.table.first[document], found.table.first[document + 1])
+        tokens = [found.table.tokens(chunk) for chunk in chunks]
+        yield from zip(chunks, Retriever(datastore).search(tokens, 4, exclude=[row["id"]]), strict=True)
+
+
+@pytest.mark.parametrize("index", ["exact", "bm25"])
+def test_live_neighbours_are_the_precomputed_ones(
+    text_folder: Path, static_encoder: str, tmp_path: Path, index: str
+) -> None:
+    """To the bit: a live query is rounded as the stored keys are, and has the very tokens of the chunk.
+
+    A chunk's text often begins in the middle of a word and would be cut into other tokens than it came from.
+    """
+    if index == "bm25":
+        pytest.importorskip("bm25s")
+    work = corpus_of(tmp_path / "work", text_folder)
+    datastore = build(work, tmp_path / "datastore", static_encoder, index=index)
+    found = find_neighbours(work.store("train"), datastore, tmp_path / "neighbours")
+    tokenizer, chunks = datastore.tokenizer, [found.table.tokens(chunk).tolist() for chunk in range(50)]
+    assert any(tokenizer.encode(tokenizer.decode(chunk)) != chunk for chunk in chunks)
+    for chunk, neighbours in found_live(datastore, found):
+        real = found.chunks[chunk] >= 0
+        assert [n.chunk for n in neighbours] == found.chunks[chunk][real].tolist()
+        assert [n.distance for n in neighbours] == found.distances[chunk][real].tolist()
+
+
+def test_a_retriever_s_values_are_those_of_precomputed_neighbours(
+    text_folder: Path, static_encoder: str, tmp_path: Path
+) -> None:
+    work = CorpusFolder(tmp_path / "work")
+    ingest(work, [str(text_folder)], CorpusConfig(vocab_size=320, valid_fraction=0.0, test_fraction=0.3))
+    datastore = build(work, tmp_path / "datastore", static_encoder)
+    found = find_neighbours(work.store("test"), datastore, tmp_path / "neighbours")
+    chunks = np.arange(len(found.table))
+    values, mask = Retriever(datastore).values([found.table.tokens(chunk) for chunk in chunks], 4)
+    expected, expected_mask = found.values(chunks, 4)
+    np.testing.assert_array_equal(values, expected)
+    np.testing.assert_array_equal(mask, expected_mask)
+
+
+def widened(snapshot: Snapshot, entries: Entries, own: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """All chunks of other documents, nearest first, cut at k: what widening the search must come to."""
+    distances, chunks = snapshot.search(entries, len(snapshot))
+    other = (chunks >= 0) & (snapshot.content_hashes(chunks) != own[:, None])
+    order = np.argsort(~other, axis=1, kind="stable")[:, :k]
+    kept = np.take_along_axis(other, order, axis=1)
+    return (
+        np.where(kept, np.take_along_axis(distances, order, axis=1), np.inf),
+        np.where(kept, np.take_along_axis(chunks, order, axis=1), -1),
+    )
+
+
+@pytest.mark.parametrize(("max_pairs", "max_reach"), [(1 << 22, 1 << 14), (64, 1 << 14), (64, 16), (1, 1)])
+def test_the_search_among_other_documents_is_bounded_and_finds_the_same(
+    text_folder: Path,
+    static_encoder: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    max_pairs: int,
+    max_reach: int,
+) -> None:
+    """One document with most of the chunks, which is also there as a copy."""
+    shutil.copytree(text_folder, tmp_path / "texts")
+    long = "The licence permits anyone to copy and share this software. " * 40
+    (tmp_path / "texts" / "long.txt").write_text(long)
+    datastore = build(
+        corpus_of(tmp_path / "work", tmp_path / "texts"), tmp_path / "datastore", static_encoder
+    )
+    datastore.add(make_documents([long]))
+    snapshot = datastore.snapshot()
+    keys = np.concatenate([segment.keys for segment in snapshot.segments])
+    own = snapshot.content_hashes(np.concatenate([segment.chunks for segment in snapshot.segments]))
+    monkeypatch.setattr(other_documents, "MAX_PAIRS", max_pairs)
+    monkeypatch.setattr(other_documents, "MAX_REACH", max_reach)
+    asked: list[tuple[int, int]] = []
+    scan = snapshot.search
+
+    def recording(entries: Entries, k: int, *filters: Any) -> Any:
+        asked.append((len(entries), k))
+        return scan(entries, k, *filters)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot, "search", recording)
+        distances, chunks = search_other_documents(snapshot, Entries(keys), own, 3)
+    assert all(queries == 1 or queries * reach <= max_pairs for queries, reach in asked)
+    assert all(reach <= max(3, max_reach) for _, reach in asked)
+    expected = widened(snapshot, Entries(keys), own, 3)
+    np.testing.assert_array_equal(chunks, expected[1])
+    np.testing.assert_array_equal(distances, expected[0])
 
 
 def test_neighbours_of_other_data_are_refused(workspace: Workspace) -> None:

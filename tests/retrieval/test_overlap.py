@@ -44,7 +44,7 @@ PADDED = st.integers(0, 3)
 
 @st.composite
 def chunks_and_neighbours(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
-    """Some chunks with k neighbours each; those that the mask leaves out are all padding, as `Neighbours.values` gives them."""
+    """Some chunks with k neighbours each; masked ones are all padding, as `Neighbours.values` gives them."""
     num_chunks, k, m, r = (draw(st.integers(low, high)) for low, high in ((1, 4), (0, 3), (1, 7), (1, 9)))
     mask = draw(hnp.arrays(bool, (num_chunks, k)))
     retrieved = draw(hnp.arrays(np.int64, (num_chunks, k, r), elements=PADDED)) * mask[..., None]

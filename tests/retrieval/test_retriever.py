@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from retro.errors import ConfigError
-from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.datastore import Neighbour
 from retro.retrieval.retriever import Passage, Passages, Retriever, Searcher, stack_neighbours
 from retro.workspace import Workspace
 

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import torch
 
 from retro.errors import ConfigError
 from retro.model.retro import Retro
+from retro.retrieval import thinning
 from retro.retrieval.chunks import content_hashes
 from retro.retrieval.neighbours import Neighbours, find_neighbours
 from retro.retrieval.thinning import thin, thinned_neighbours, uniform
@@ -53,7 +55,7 @@ def test_the_whole_is_the_exact_neighbours(workspace: Workspace, tmp_path: Path)
 
 
 def test_a_part_is_searched_as_if_it_were_all(workspace: Workspace, tmp_path: Path) -> None:
-    """Against plain numpy; more neighbours than are saved, nothing of the same document, and a mask where there are no more."""
+    """Against plain numpy: more neighbours than are saved, none of the same document, a mask for the rest."""
     store, datastore = workspace.store("train"), workspace.datastore()
     found = thinned_neighbours(store, datastore, tmp_path, [0.3], 100)[0.3]
     assert found.max_neighbours == 100
@@ -104,6 +106,32 @@ def test_what_was_deleted_stays_so(tmp_path: Path, text_folder: Path, static_enc
     np.testing.assert_array_equal(whole.chunks, exact.chunks)
     gone = content_hashes(store)[3]
     assert not (whole.documents(np.arange(len(whole.table)), 4) == gone).any()
+
+
+def test_what_was_interrupted_goes_on_behind_the_last_block(
+    tmp_path: Path, text_folder: Path, static_encoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = corpus_of(tmp_path / "work", text_folder)
+    datastore, store = build(work, tmp_path / "datastore", static_encoder), work.store("train")
+    monkeypatch.setattr(thinning, "QUERIES", 50)
+    whole = thinned_neighbours(store, datastore, tmp_path / "whole", [1.0])[1.0]
+    num_blocks = -(-len(whole.table) // 50)
+    searched: list[int] = []
+    search = thinning.search_other_documents
+
+    def failing(*arguments: Any) -> Any:
+        searched.append(1)
+        if len(searched) == 3:
+            raise KeyboardInterrupt
+        return search(*arguments)
+
+    monkeypatch.setattr(thinning, "search_other_documents", failing)
+    with pytest.raises(KeyboardInterrupt):
+        thinned_neighbours(store, datastore, tmp_path / "broken", [1.0])
+    resumed = thinned_neighbours(store, datastore, tmp_path / "broken", [1.0])[1.0]
+    assert len(searched) == num_blocks + 1  # only the one that was interrupted is searched again
+    np.testing.assert_array_equal(resumed.chunks, whole.chunks)
+    np.testing.assert_array_equal(resumed.distances, whole.distances)
 
 
 def test_bad_fractions_and_other_indexes_are_refused(

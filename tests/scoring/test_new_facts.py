@@ -9,7 +9,7 @@ import torch
 from retro.config import EvaluationConfig
 from retro.errors import ConfigError, DataError
 from retro.model.retro import Retro
-from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore import Datastore
 from retro.scoring.new_facts import ELSEWHERE, measure_new_facts
 from retro.stages.files import file_checksum
 from retro.workspace import Workspace

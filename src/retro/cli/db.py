@@ -11,7 +11,7 @@ from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, read_ar
 from retro.corpus.readers.records import FieldMap
 
 if TYPE_CHECKING:
-    from retro.retrieval.datastore.datastore import Datastore
+    from retro.retrieval.datastore import Datastore
 
 Place = Annotated[Path, tyro.conf.Positional]
 
@@ -74,7 +74,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Verify:
-    """Check every checksum, the catalogue, and a random sample of keys against their text."""
+    """Check every checksum, the ledger, and a random sample of keys against their text."""
 
     place: Place
     """A workspace or a datastore."""
@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> None:
 
 def opened(place: Path) -> "Datastore":
     """The datastore of a workspace, or the one that is named."""
-    from retro.retrieval.datastore.datastore import Datastore
+    from retro.retrieval.datastore import Datastore
 
     return Datastore.open(place / "datastore" if (place / "datastore").exists() else place)
 
@@ -125,29 +125,51 @@ def delete(options: Delete) -> None:
 
 
 def compact(options: Compact) -> None:
+    from retro.retrieval.datastore.info import tokens_of_deleted
+
     datastore = opened(options.place)
     before = size_of(datastore.path)
+    snapshot = datastore.snapshot()
+    left = tokens_of_deleted(snapshot, datastore.tokenizer.vocab_size)
     with RichNarrator().progress("Compacting"):
         version = datastore.compact()
     CONSOLE.print(
         f"{datastore.path}: version {version}, {before / 1e6:,.1f} → {size_of(datastore.path) / 1e6:,.1f} MB",
         soft_wrap=True,
     )
+    if not all(live.all() for live in snapshot.live):
+        CONSOLE.print(
+            f"{datastore.path / 'tokenizer'} stays as it was, and words that it learned from the deleted documents "
+            f"can be read in it: {left:,} of its tokens stood in them alone; to be rid of these words, ingest "
+            "again without the documents and build anew",
+            soft_wrap=True,
+        )
 
 
 def search(options: Search) -> None:
     from rich.markup import escape
 
     datastore = opened(options.place)
-    for neighbour in datastore.search(
-        [read_argument(options.text)], options.k, options.source, options.exclude
-    )[0]:
+    (found,) = datastore.search([read_argument(options.text)], options.k, options.source, options.exclude)
+    if not found:
+        CONSOLE.print(nothing_found(datastore), soft_wrap=True)
+    for neighbour in found:
         name = escape(neighbour.title or neighbour.document)
         CONSOLE.print(
             f"[bold]{neighbour.distance:9.4f}[/]  {name}  [dim]{escape(neighbour.source)} · {escape(neighbour.document)}[/]",
             soft_wrap=True,
         )
         CONSOLE.print(escape(" ".join(neighbour.text.split())), style="dim", soft_wrap=True)
+
+
+def nothing_found(datastore: "Datastore") -> str:
+    """Why a search came back with nothing."""
+    if not len(datastore):
+        return f"nothing was found: {datastore.path} is empty; add documents with: retro db add"
+    return (
+        f"nothing was found among the {len(datastore):,} chunks of {datastore.path}; expected a text with words, "
+        "and filters that leave some documents"
+    )
 
 
 def verify(options: Verify) -> None:

@@ -17,7 +17,7 @@ from retro.config import EvaluationConfig, KnnConfig
 from retro.corpus.tokens import TokenStore
 from retro.errors import ConfigError
 from retro.model.protocol import KeyedModel, LanguageModel
-from retro.retrieval.datastore.datastore import SEGMENTS, Datastore
+from retro.retrieval.datastore import Datastore
 from retro.scoring.bits_per_byte import Scores
 from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
 from retro.stages.progress import Progress, at_step
@@ -43,7 +43,7 @@ class MemorySize:
 def size_of_datastore(datastore: Datastore) -> MemorySize:
     """RETRO's memory in the same terms."""
     snapshot = datastore.snapshot()
-    folders = [datastore.path / SEGMENTS / segment.name for segment in snapshot.segments]
+    folders = [segment.path for segment in snapshot.segments]
     num_bytes = sum(file.stat().st_size for folder in folders for file in folder.rglob("*") if file.is_file())
     key_bytes = sum(segment.keys.nbytes for segment in snapshot.segments)
     kinds = sorted({segment.index.kind for segment in snapshot.segments})

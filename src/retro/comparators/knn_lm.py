@@ -12,9 +12,9 @@ import numpy as np
 from retro.comparators.mixing import expect_apart
 from retro.comparators.token_states import TokenStates
 from retro.config import KnnConfig
-from retro.retrieval.index.dense import DenseIndex
+from retro.retrieval.index import Entries, kind_for_size, make_index, open_index
+from retro.retrieval.index.exact import DenseIndex
 from retro.retrieval.index.hnsw import HNSW
-from retro.retrieval.index.index import Entries, kind_for_size, make_index, open_index
 from retro.retrieval.index.tuning import tune
 from retro.stages.arrays import Filling
 from retro.stages.progress import Progress

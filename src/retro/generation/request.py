@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from retro.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from retro.retrieval.datastore.datastore import Neighbour
+    from retro.retrieval.datastore import Neighbour
 
 
 @dataclass(frozen=True)

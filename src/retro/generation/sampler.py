@@ -15,7 +15,7 @@ from retro.generation.drawing import draw, penalise
 from retro.generation.request import Prompt, Request, Retrieval
 from retro.generation.sequence import Growing, Sample, Token
 from retro.model.protocol import LanguageModel
-from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.datastore import Neighbour
 from retro.retrieval.retriever import Passages, Searcher, stack_neighbours
 
 

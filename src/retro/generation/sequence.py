@@ -8,7 +8,7 @@ from typing import Literal
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.generation.request import Choice
-from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.datastore import Neighbour
 
 Finish = Literal["length", "end", "stop"]
 """Why a sample ended: it has all its tokens, the document ended, or a stop text or token was met."""

@@ -10,7 +10,7 @@ from retro.corpus.mixture import Mixture
 from retro.errors import DataError
 from retro.questions.examples import Question
 from retro.questions.format import Format
-from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.datastore import Neighbour
 from retro.retrieval.retriever import stack_neighbours
 from retro.training.batches import Batch
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.questions.examples import Question
-from retro.retrieval.datastore.datastore import Neighbour
+from retro.retrieval.datastore import Neighbour
 from retro.retrieval.retriever import Passage, Passages
 
 PROMPT = "question: {question} \n answer:"

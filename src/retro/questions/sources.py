@@ -7,9 +7,9 @@ import numpy as np
 
 from retro.errors import ConfigError
 from retro.questions.examples import Question
-from retro.retrieval.datastore.datastore import Datastore, Neighbour
+from retro.retrieval.datastore import Datastore, Neighbour
+from retro.retrieval.index import Entries
 from retro.retrieval.index.bm25 import Bm25Index
-from retro.retrieval.index.index import Entries
 from retro.retrieval.retriever import Passage
 
 Source = Callable[[Sequence[Question]], list[list[Passage]]]

@@ -1,7 +1,7 @@
-"""How much of a text stands in its neighbours: common substrings of tokens, of many texts at once.
+"""How much of a text stands in its neighbours: common substrings of tokens, for many texts at once.
 
-The dynamic programme of the textbooks, turned so that its inner loop runs over all places of all neighbours in the smallest numbers
-that hold them. `benchmarks/overlap.py` times it.
+This is the dynamic programme of the textbooks, turned so that its inner loop runs over all places of all
+neighbours, in the smallest integers that hold them. `benchmarks/overlap.py` times it.
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,15 @@ PLACES = 1 << 17
 
 
 def longest_common_substring(chunks: np.ndarray, retrieved: np.ndarray, pad_id: int) -> np.ndarray:
-    """The longest run of tokens that a chunk (…, m) shares with any of its neighbours (…, k, r); s in the paper. Padding matches nothing."""
+    """The longest run of tokens that a chunk (…, m) shares with any of its neighbours (…, k, r).
+
+    This is s in the paper. Padding matches nothing.
+    """
     flat = chunks.reshape(-1, chunks.shape[-1])
     longest = np.zeros(len(flat), dtype=np.int16)
     if retrieved.size and chunks.size:
         others = retrieved.reshape(len(flat), *retrieved.shape[-2:])
+        # So many chunks at a time that the places of their neighbours stay in the cache.
         step = max(1, PLACES // others[0].size)
         for first in range(0, len(flat), step):
             part = slice(first, first + step)
@@ -27,23 +31,30 @@ def longest_common_substring(chunks: np.ndarray, retrieved: np.ndarray, pad_id: 
 
 
 def longest_common_prefix(tokens: np.ndarray, others: np.ndarray, pad_id: int) -> np.ndarray:
-    """For every token, the length of the longest run ending at it that appears in any of the others (k, r); LCP in the paper."""
+    """For every token, the length of the longest run ending at it that stands in any of the others (k, r).
+
+    LCP in the paper.
+    """
     if not others.size or not tokens.size:
         return np.zeros(len(tokens), dtype=np.int16)
     return np.array([runs.max() for runs in _runs(tokens[None], others[None], pad_id)], dtype=np.int16)
 
 
 def _runs(tokens: np.ndarray, others: np.ndarray, pad_id: int) -> Iterator[np.ndarray]:
-    """For each token of the rows (n, m), how long a run ends at it and at every place of its row's others (n, k, r) flattened.
+    """For each token of rows (n, m), how long a run ends at it and at every place of its others (n, k, r).
 
-    A place that nothing equals stands before each of the others, so that no run goes from one to the next. What is yielded is
-    overwritten by what follows.
+    The others of a row are laid end to end. A place that nothing equals stands before each of them, so that
+    no run goes from one to the next. What is yielded is overwritten by what follows.
     """
+    # A token that stands nowhere; the smallest type that holds it makes the comparison fast.
     nothing = max(int(tokens.max()), int(others.max())) + 1
     places = np.full((*others.shape[:2], others.shape[2] + 1), nothing, dtype=np.min_scalar_type(nothing))
     places[..., 1:] = np.where(others == pad_id, nothing, others)
     places = places.reshape(len(others), -1)
     columns = np.ascontiguousarray(tokens.T, dtype=places.dtype)[..., None]
+    # One column of tokens at a time, against all places. A run that ends here is one longer than the run
+    # that ended at the place before with the token before, and zero where the tokens differ. Two buffers
+    # take turns.
     equal = np.empty(places.shape, dtype=bool)
     before, runs = np.zeros((2, places.size), dtype=np.min_scalar_type(tokens.shape[1]))
     for column in columns:

@@ -8,8 +8,8 @@ import numpy as np
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ConfigError
-from retro.retrieval.datastore.datastore import Datastore, Neighbour
-from retro.retrieval.index.index import Entries
+from retro.retrieval.datastore import Datastore
+from retro.retrieval.search import Neighbour
 
 
 @runtime_checkable
@@ -42,7 +42,8 @@ class Retriever:
             raise ConfigError(
                 f"num_neighbours is {num_neighbours}; expected at least 1; switch retrieval off instead"
             )
-        self.datastore, self.num_neighbours = datastore, num_neighbours
+        self.datastore = datastore
+        self.num_neighbours = num_neighbours
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -59,26 +60,25 @@ class Retriever:
         sources: Sequence[str] = (),
         exclude: Sequence[str] = (),
     ) -> list[list[Neighbour]]:
-        """The k nearest neighbours of each chunk, given as tokens or as text; fewer if there are no more, none for a blank one.
+        """The k nearest neighbours of each chunk, given as tokens or as text; none for a blank one.
 
-        Where no k is given it is the retriever's own.
-        Only documents of the given sources are found, if any are given, and none whose id is excluded.
+        Fewer if there are no more. Where no k is given it is the retriever's own. Only documents of the given
+        sources are found, if any are given, and none whose id is excluded.
         """
-        texts = [
-            chunk if isinstance(chunk, str) else self.tokenizer.decode(chunk.tolist()) for chunk in chunks
-        ]
-        return self.datastore.search(texts, self.num_neighbours if k is None else k, sources, exclude)
+        return self.datastore.search(chunks, self.num_neighbours if k is None else k, sources, exclude)
 
     def values(self, chunks: Sequence[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """[N, F] of the k nearest neighbours of each chunk, all padding where there is none, and the mask of the real ones."""
-        texts = [self.tokenizer.decode(chunk.tolist()) for chunk in chunks]
-        asked = [number for number, text in enumerate(texts) if text.strip()]
+        """[N, F] of the k nearest neighbours of each chunk, and the mask of the real ones.
+
+        Where there is no neighbour it is all padding.
+        """
+        asked, entries = self.datastore.queries(chunks)
+        # One snapshot for search and values: what was found is there, whatever is deleted meanwhile.
+        snapshot = self.datastore.snapshot()
         found = np.full((len(chunks), k), -1, dtype=np.int64)
-        with self.datastore.reading() as snapshot:
-            if asked:
-                keys = self.datastore.embedder.embed([texts[number] for number in asked])
-                found[asked] = snapshot.search(Entries(keys, [chunks[number] for number in asked]), k)[1]
-            return snapshot.values(found), found >= 0
+        if len(asked):
+            _, found[asked] = snapshot.search(entries, k)
+        return snapshot.values(found), found >= 0
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Passage:
 
 
 class Passages:
-    """A searcher that finds the same given passages for every chunk, cut or padded to the length of [N, F]."""
+    """Finds the same given passages for every chunk, cut or padded to the length of [N, F]."""
 
     def __init__(self, passages: Sequence[Passage | str], tokenizer: Tokenizer, chunk_len: int) -> None:
         self.tokenizer = tokenizer

@@ -101,7 +101,8 @@ def _articles_of_datastore(neighbours: Neighbours, graph: LinkGraph) -> tuple[np
         np.zeros(numbers.max(initial=-1) + 1, dtype=np.int64),
     )
     num_chunks[numbers] = np.concatenate(none + [segment.num_chunks[live] for segment, live in parts])
-    for number, row in neighbours.datastore.ledger.documents(numbers.tolist()).items():
+    version = neighbours.snapshot.version.number
+    for number, row in neighbours.datastore.ledger.documents(numbers.tolist(), version).items():
         articles[number] = graph.article(row["title"])
     return articles, num_chunks
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from retro.corpus.decontamination import title_key
-from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore import Datastore
 from retro.scoring.evaluate import Evaluation
 from retro.scoring.intervals import Interval, bootstrap_ratio
 from retro.scoring.sets import EvaluationSet

@@ -17,7 +17,7 @@ from retro.corpus.tokens import TokenStore
 from retro.errors import ConfigError, DataError
 from retro.model.protocol import LanguageModel
 from retro.retrieval.chunks import ChunkTable, content_hashes
-from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.ledger import FILE
 from retro.retrieval.neighbours import find_neighbours
 from retro.scoring.bits_per_byte import chunk_bytes, score
@@ -165,7 +165,8 @@ def _state(
     neighbours = find_neighbours(store, datastore, datastore.path.with_name(name))
     scores = score(model, store, config, neighbours, k)
     numbers = neighbours.snapshot.documents(np.asarray(neighbours.chunks[:, :k], dtype=np.int64))
-    rows = datastore.ledger.documents(np.unique(numbers[numbers >= 0]).tolist())
+    version = neighbours.snapshot.version.number
+    rows = datastore.ledger.documents(np.unique(numbers[numbers >= 0]).tolist(), version)
     ids = np.array(
         [[rows[number]["id"] if number >= 0 else "" for number in line] for line in numbers.tolist()]
     )

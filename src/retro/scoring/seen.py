@@ -8,7 +8,7 @@ import numpy as np
 from retro.corpus.decontamination import find_pairs
 from retro.corpus.tokens import TokenStore
 from retro.retrieval.chunks import content_hashes
-from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore import Datastore
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore, write_tokens
 from retro.errors import DataError
 from retro.retrieval.chunks import content_hashes
-from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours, find_neighbours
 from retro.scoring.seen import Seen, find_seen
 from retro.stages.files import make_fingerprint, write_json
-from retro.stages.progress import Progress
+from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Stage, open_artifact, run_stage
 
 COMMAND = "retro evaluate WORK RUN --on SOURCE"
@@ -77,7 +77,7 @@ def make_set(
     datastore: Datastore,
     training: TokenStore,
     fields: FieldMap | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> EvaluationSet:
     """Encode the documents, find their neighbours, and compare them with the training text; what is finished below `path` is kept."""
     store = write_set(source, path / "tokens", datastore.tokenizer, fields)

@@ -8,9 +8,8 @@ from retro.config import CorpusConfig, DatastoreConfig
 from retro.corpus.folder import CorpusFolder
 from retro.corpus.ingest import ingest
 from retro.errors import ArtifactError, ConfigError, DataError
-from retro.retrieval.datastore import segment_writer
+from retro.retrieval.datastore import Datastore, segment_writer
 from retro.retrieval.datastore.build import build_datastore
-from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.embedder.bert import BertEmbedder
 from retro.retrieval.neighbours import find_neighbours
 from retro.retrieval.retriever import Retriever
@@ -88,11 +87,11 @@ def test_embedding_goes_on_where_it_was_interrupted(
     calls: list[int] = []
     original = BertEmbedder.embed
 
-    def failing(self: BertEmbedder, texts, progress=None):  # type: ignore[no-untyped-def]
+    def failing(self: BertEmbedder, texts):  # type: ignore[no-untyped-def]
         calls.append(len(texts))
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return original(self, texts, progress)
+        return original(self, texts)
 
     monkeypatch.setattr(BertEmbedder, "embed", failing)
     with pytest.raises(KeyboardInterrupt):
@@ -192,7 +191,7 @@ def test_another_tokenizer_or_encoder_is_refused(
     datastore = build(other, tmp_path / "datastore", bert)
     with datastore.ledger.transaction():
         datastore.ledger.set_fact("encoder", "0123")
-    with pytest.raises(ArtifactError, match=r"built with another .*same encoder for keys and queries"):
+    with pytest.raises(ArtifactError, match=r"built with another .*same embedder for keys and queries"):
         Datastore.open(tmp_path / "datastore").search(["text"], 1)
 
 
@@ -214,5 +213,5 @@ def test_what_is_no_datastore_is_named(tmp_path: Path) -> None:
     (tmp_path / "catalogue.sqlite").write_bytes(
         b"not a database at all, but long enough to be looked at" * 50
     )
-    with pytest.raises(ArtifactError, match=r"is not a readable catalogue"):
+    with pytest.raises(ArtifactError, match=r"is not a readable ledger"):
         Datastore.open(tmp_path)

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from retro.errors import ArtifactError, DataError
-from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore import Datastore
+from retro.retrieval.datastore.info import tokens_of_deleted
 from retro.retrieval.datastore.verify import verify
 from retro.retrieval.datastore.writer import Writer
 from retro.retrieval.neighbours import Neighbours, find_neighbours
+from retro.retrieval.thinning import thinned_neighbours
 from tests.retrieval.datastores import build, corpus_of, held, make_documents
 
 
@@ -133,6 +135,47 @@ def test_everything_can_be_deleted(datastore: Datastore) -> None:
     assert held(datastore) == {"more-0"}
 
 
+def test_neighbours_in_an_empty_datastore_are_none(
+    built: Path, text_folder: Path, datastore: Datastore, tmp_path: Path
+) -> None:
+    store = corpus_of(built / "work", text_folder).store("train")
+    datastore.delete(sources=list({row[0] for row in datastore.ledger.rows("SELECT source FROM documents")}))
+    for name in ("deleted", "compacted"):
+        found = find_neighbours(store, datastore, tmp_path / name)
+        assert found.artifact.counts["neighbours"] == 0
+        assert (np.asarray(found.chunks) == -1).all()
+        assert not found.values(np.arange(5), 2)[1].any()
+        assert (
+            thinned_neighbours(store, datastore, tmp_path / f"thinned-{name}", [0.5])[0.5].max_neighbours == 4
+        )
+        datastore.compact()
+
+
+def test_documents_without_any_text_are_held_and_never_found(datastore: Datastore) -> None:
+    """A segment of them has an index without keys."""
+    before = held(datastore)
+    datastore.add(make_documents([" \n \n "]))
+    assert held(datastore) == before
+    assert datastore.snapshot().num_documents == len(before) + 1
+
+
+def test_words_of_deleted_documents_that_the_tokenizer_knows_are_counted(
+    tmp_path: Path, text_folder: Path, static_encoder: str
+) -> None:
+    shutil.copytree(text_folder, tmp_path / "texts")
+    (tmp_path / "texts" / "secret.txt").write_text("Zyzzyva " * 200)
+    datastore = build(
+        corpus_of(tmp_path / "work", tmp_path / "texts", 360), tmp_path / "datastore", static_encoder
+    )
+    vocab_size = datastore.tokenizer.vocab_size
+    assert tokens_of_deleted(datastore.snapshot(), vocab_size) == 0
+    datastore.delete(ids=["secret.txt"])
+    assert tokens_of_deleted(datastore.snapshot(), vocab_size) > 0
+    datastore.compact()
+    assert occurrences(datastore.path / "tokenizer", [b"Zyzzyva"])  # which is why it has to be said
+    assert tokens_of_deleted(datastore.snapshot(), vocab_size) == 0
+
+
 def test_a_change_that_cannot_be_made_changes_nothing(datastore: Datastore) -> None:
     version = datastore.snapshot().version
     datastore_documents = make_documents([SECRET, SECRET])
@@ -169,9 +212,7 @@ def test_verify_names_what_is_wrong(datastore: Datastore) -> None:
 
 def test_verify_finds_keys_of_another_text(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
     embed = datastore.embedder.embed
-    monkeypatch.setattr(
-        datastore.embedder, "embed", lambda texts, progress=None: embed([f"not {text}" for text in texts])
-    )
+    monkeypatch.setattr(datastore.embedder, "embed", lambda texts: embed([f"not {text}" for text in texts]))
     with pytest.raises(ArtifactError, match=r"the key of chunk \d+ .* is not that of its text"):
         verify(datastore)
 

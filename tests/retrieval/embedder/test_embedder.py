@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from retro.errors import DataError
 from retro.machine import has_bfloat16
+from retro.retrieval.embedder import embed_shards, open_embedder
 from retro.retrieval.embedder.bert import PackedLinear, batches_by_length
-from retro.retrieval.embedder.embedder import embed_shards, open_embedder
 from retro.retrieval.embedder.static import TEXTS_PER_BATCH, StaticEmbedder
 from retro.stages.executor import LocalExecutor
 
@@ -144,10 +144,10 @@ def test_what_is_no_encoder_says_so_in_one_line(bert: str, tmp_path: Path) -> No
     (broken / "model.safetensors").write_bytes(b"not weights")
     expected = {
         str(pictures): "'vit' model that does not read text",
-        str(tmp_path / "empty"): r"holds no encoder.*config\.json",
-        str(broken): "no encoder could be loaded",
-        "nobody/nothing": "no encoder could be loaded",
-        str(tmp_path / "missing"): "no encoder could be loaded",
+        str(tmp_path / "empty"): r"holds no embedder.*config\.json",
+        str(broken): "no embedder could be loaded",
+        "nobody/nothing": "no embedder could be loaded",
+        str(tmp_path / "missing"): "no embedder could be loaded",
     }
     for name, message in expected.items():
         with pytest.raises(DataError, match=message) as caught:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from retro.errors import ArtifactError, ConfigError
+from retro.retrieval.index import Entries, Index, make_index, open_index
 from retro.retrieval.index.hybrid import HybridIndex
-from retro.retrieval.index.index import Entries, Index, make_index, open_index
 
 pytest.importorskip("bm25s")
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from retro.errors import ArtifactError, ConfigError
-from retro.retrieval.index import dense
-from retro.retrieval.index.index import Entries, Index, kind_for_size, make_index, open_index
+from retro.retrieval.index import Entries, Index, exact, kind_for_size, make_index, open_index
 
 APPROXIMATE = ["HNSW24", "HNSW8", "IVF16,Flat", "IVF16,PQ8x4", "OPQ8_16,IVF16_HNSW8,PQ8x4", "PQ8x4", "scann"]
 KINDS = ["exact", *APPROXIMATE]
@@ -50,7 +49,7 @@ def over_all(kind: str) -> Index:
 @pytest.mark.parametrize("num_queries", [1, 50])
 @pytest.mark.parametrize("block", [128, 100_000])
 def test_exact_is_brute_force(num_queries: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "BLOCK", block)
+    monkeypatch.setattr(exact, "BLOCK", block)
     distances, rows = over_all("exact").search(Entries(QUERIES[:num_queries]), 10)
     expected, expected_rows = brute_force(KEYS, QUERIES[:num_queries], 10)
     assert rows.dtype == np.int64
@@ -62,7 +61,7 @@ def test_exact_is_brute_force(num_queries: int, block: int, monkeypatch: pytest.
 @pytest.mark.parametrize("num_queries", [1, 50])
 def test_exact_among_keys_far_from_the_origin(num_queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Norms of thousands beside distances of a few: matrix products alone would be wrong here."""
-    monkeypatch.setattr(dense, "SLACK", 1)
+    monkeypatch.setattr(exact, "SLACK", 1)
     keys, queries = KEYS + np.float16(1000), (QUERIES + np.float16(1000))[:num_queries]
     _, rows = built("exact", keys).search(Entries(queries), 10)
     assert np.array_equal(rows, brute_force(keys, queries, 10)[1])

@@ -4,8 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retro.retrieval.index.dense import DenseIndex
-from retro.retrieval.index.index import Entries, make_index, open_index
+from retro.retrieval.index import Entries, make_index, open_index
+from retro.retrieval.index.exact import DenseIndex
 from retro.retrieval.index.tuning import tune
 
 KEYS = np.random.default_rng(0).normal(size=(3000, 24)).astype(np.float16)

@@ -1,4 +1,4 @@
-"""Building a datastore from token stores, segment by segment, in a folder that gets its name when it is finished."""
+"""Building a datastore from token stores, segment by segment; finished, the folder gets its name."""
 
 import shutil
 from collections.abc import Sequence
@@ -13,13 +13,14 @@ from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError, ConfigError, DataError
 from retro.retrieval.chunks import ChunkTable
-from retro.retrieval.datastore.datastore import FORMAT, TOKENIZER, Datastore
+from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.datastore.ledger import FILE, Ledger
+from retro.retrieval.datastore.reader import FORMAT, TOKENIZER
 from retro.retrieval.datastore.writer import Writer, in_parts, pieces_of
-from retro.retrieval.embedder.embedder import Embedder, embed_shards, open_embedder
+from retro.retrieval.embedder import Embedder, embed_shards, open_embedder
 from retro.stages.executor import Executor, LocalExecutor
 from retro.stages.files import flush_folder, locked
-from retro.stages.progress import Progress, from_offset
+from retro.stages.progress import Progress, from_offset, no_progress
 
 
 def build_datastore(
@@ -27,19 +28,18 @@ def build_datastore(
     tokenizer_path: Path,
     path: Path,
     config: DatastoreConfig,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     executor: Executor | None = None,
 ) -> Datastore:
-    """Embed and index every chunk of the token stores. Interrupted, it goes on at the last finished shard of keys.
+    """Embed and index every chunk of the token stores.
 
-    A finished datastore of the same settings and tokens is opened, whatever was added or deleted since.
+    Interrupted, it goes on behind the last finished shard of keys. A finished datastore of the same
+    settings and tokens is opened, whatever was added or deleted since.
     """
     if not stores:
         raise ConfigError("no token store was named; expected at least one")
-    tokenizer, embedder = (
-        Tokenizer.open(tokenizer_path),
-        open_embedder(config.encoder, config.encoder_precision),
-    )
+    tokenizer = Tokenizer.open(tokenizer_path)
+    embedder = open_embedder(config.encoder, config.encoder_precision)
     for store in stores:
         tokenizer.expect(store.tokenizer_fingerprint, str(store.artifact.path), "retro ingest")
     facts = {
@@ -52,6 +52,7 @@ def build_datastore(
     if not path.exists():
         partial = path.with_name(path.name + ".partial")
         partial.mkdir(parents=True, exist_ok=True)
+        # The lock is for creation alone; the writer below takes its own for as long as it writes.
         with locked(partial):
             _create(partial, facts, tokenizer_path)
         _fill(partial, stores, embedder, progress, executor or LocalExecutor(1))
@@ -59,12 +60,14 @@ def build_datastore(
         flush_folder(path.parent, deep=False)
     datastore = Datastore.open(path)
     _expect_same(datastore.ledger, facts, path)
+    # The embedder is loaded already: searches need not load it again.
     datastore.use(embedder)
     return datastore
 
 
 def _create(partial: Path, facts: dict[str, Any], tokenizer_path: Path) -> None:
     ledger = Ledger(partial / FILE, create=True)
+    # The facts are written in one transaction after the copy, so a kill in between begins anew.
     if ledger.fact("format") is None:
         shutil.copytree(tokenizer_path, partial / TOKENIZER, dirs_exist_ok=True)
         with ledger.transaction():
@@ -78,22 +81,20 @@ def _fill(
     partial: Path,
     stores: Sequence[TokenStore],
     embedder: Embedder,
-    progress: Progress | None,
+    progress: Progress,
     executor: Executor,
 ) -> None:
-    """Add the documents that are not there yet; each segment is committed for itself."""
+    """Add the documents that are not there yet; each segment is committed by itself."""
     datastore = Datastore(partial)
     datastore.use(embedder)
     total = sum(len(ChunkTable(store, datastore.chunk_len)) for store in stores)
     with Writer(datastore, bound(embed_shards, executor, embedder)) as writer:
-        pieces = islice(
-            chain.from_iterable(pieces_of(store) for store in stores),
-            datastore.snapshot().num_documents,
-            None,
-        )
+        # Documents are added in order, so as many as are there already are those that a killed run committed.
+        every = chain.from_iterable(pieces_of(store) for store in stores)
+        pieces = islice(every, datastore.snapshot().num_documents, None)
         for part in in_parts(pieces, datastore.config.segment_chunks, datastore.chunk_len):
             before = datastore.snapshot().num_chunks()
-            writer.add_pieces(part, "build", _from(before, total, progress))
+            writer.add_pieces(part, "build", from_offset(progress, before, total))
     if not len(datastore):
         raise DataError(
             f"{stores[0].artifact.path} holds no chunk with text; expected at least one; ingest more text"
@@ -101,13 +102,11 @@ def _fill(
     datastore.close()
 
 
-def _from(before: int, total: int, progress: Progress | None) -> Progress | None:
-    return from_offset(progress, before, total) if progress else None
-
-
 def _expect_same(ledger: Ledger, facts: dict[str, Any], path: Path) -> None:
+    # The lineage is not compared: documents may have been added or deleted since the build.
     changed = [name for name, value in facts.items() if ledger.fact(name) != value]
     if changed:
         raise ArtifactError(
-            f"{path} was made with other settings or inputs ({', '.join(changed)} differ); name another folder, or remove it and run: retro build"
+            f"{path} was made with other settings or inputs ({', '.join(changed)} differ); "
+            "name another folder, or remove it and run: retro build"
         )

@@ -4,8 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retro.retrieval.datastore.datastore import SEGMENTS, Datastore
+import numpy as np
+
+from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore.ledger import IS_THERE, CompactedError
+from retro.retrieval.datastore.reader import SEGMENTS
 from retro.retrieval.datastore.segment import INDEX, KEYS, TOKENS
+from retro.retrieval.datastore.snapshot import Snapshot
 
 
 @dataclass(frozen=True)
@@ -20,58 +25,80 @@ class Description:
 
 
 def describe(datastore: Datastore) -> Description:
-    with datastore.reading() as snapshot:
-        rows = datastore.ledger.segments()
+    """What the newest version holds."""
+    while True:
+        try:
+            return _describe_version(datastore, datastore.snapshot())
+        except CompactedError:
+            continue  # meanwhile; the newest version can be described
+
+
+def _describe_version(datastore: Datastore, snapshot: Snapshot) -> Description:
+    number = snapshot.version.number
+    with datastore.ledger.at(number):
+        rows = datastore.ledger.segments(number)
         by_source = datastore.ledger.rows(
-            "SELECT source, count(*), sum(num_tokens), sum(num_bytes) FROM documents WHERE deleted IS NULL GROUP BY source ORDER BY source"
+            "SELECT source, count(*), sum(num_tokens), sum(num_bytes) FROM documents "
+            f"WHERE {IS_THERE} GROUP BY source ORDER BY source",
+            (number, number),
         )
-        deleted = datastore.ledger.rows("SELECT count(*) FROM documents WHERE deleted IS NOT NULL")[0][0]
-        versions = datastore.ledger.versions()
+        deleted = datastore.ledger.rows("SELECT count(*) FROM documents WHERE deleted <= ?", (number,))[0][0]
+        versions = [version for version in datastore.ledger.versions() if version.number <= number]
     folder = datastore.path / SEGMENTS
-    tokens = max(1, snapshot.num_tokens())
+    num_tokens = max(1, snapshot.num_tokens())
+    # Sizes are of files, with deleted documents in them until they are compacted.
     sizes = {part: sum(_size(folder / row.name / part) for row in rows) for part in (TOKENS, INDEX, KEYS)}
-    without_keys, keys = (sizes[TOKENS] + sizes[INDEX]) / tokens, sizes[KEYS] / tokens
+    without_keys = (sizes[TOKENS] + sizes[INDEX]) / num_tokens
+    with_keys = without_keys + sizes[KEYS] / num_tokens
+    to_compact = f", and {deleted:,} deleted ones to compact" if deleted else ""
     facts = [
-        ("version", f"{snapshot.version.number} ({snapshot.version.lineage})"),
-        (
-            "documents",
-            f"{snapshot.num_documents:,}" + (f", and {deleted:,} deleted ones to compact" if deleted else ""),
-        ),
+        ("version", f"{number} ({snapshot.version.lineage})"),
+        ("documents", f"{snapshot.num_documents:,}{to_compact}"),
         ("tokens", f"{snapshot.num_tokens():,}"),
         ("chunks", f"{snapshot.num_chunks():,} of {datastore.chunk_len} tokens, {len(snapshot):,} with text"),
-        ("encoder", datastore.config.encoder),
-        (
-            "bytes a token",
-            f"{without_keys:.2f} tokens and index, {without_keys + keys:.2f} with the stored keys",
-        ),
+        ("embedder", datastore.config.encoder),
+        ("bytes a token", f"{without_keys:.2f} tokens and index, {with_keys:.2f} with the stored keys"),
     ]
     return Description(
         facts=facts,
         segment_headings=["documents", "keys", "blank", "index", "recall", "ms", "a second", "MB"],
         segments=[_segment_row(row.name, row.report, _size(folder / row.name)) for row in rows],
-        sources=[
-            [source, f"{count:,}", f"{num_tokens:,}", f"{num_bytes:,}"]
-            for source, count, num_tokens, num_bytes in by_source
-        ],
+        sources=[[source, *(f"{count:,}" for count in counts)] for source, *counts in by_source],
         versions=[[str(version.number), version.action, f"{version.documents:,}"] for version in versions],
     )
 
 
+def tokens_of_deleted(snapshot: Snapshot, vocab_size: int) -> int:
+    """How many tokens stand in documents that were deleted, and are still to compact, and in no others.
+
+    A tokenizer learns words from the text that it is trained on. Compacting leaves it as it is, so these
+    words can be read in it afterwards.
+    """
+    live_uses = np.zeros(vocab_size, dtype=bool)
+    deleted_uses = np.zeros(vocab_size, dtype=bool)
+    for segment, live in zip(snapshot.segments, snapshot.live, strict=True):
+        for document, is_live in zip(segment.documents, live, strict=True):
+            uses = live_uses if is_live else deleted_uses
+            # Marking instead of counting: one pass over the tokens, a byte for each of the vocabulary.
+            uses[segment.tokens[document["start"] : document["end"]]] = True
+    return int((deleted_uses & ~live_uses).sum())
+
+
 def _segment_row(name: str, report: dict[str, Any], size: int) -> list[str]:
     index = report["index"]
-    measured = [
-        f"{index[key]:{form}}" if index.get(key) is not None else "–" for key, form in _MEASURED.items()
-    ]
     counts = [f"{report[key]:,}" for key in ("documents", "keys", "empty_chunks")]
+    measured = [_number(index.get(key), form) for key, form in _MEASURED.items()]
     return [name, *counts, index["kind"], *measured, f"{size / 1e6:,.1f}"]
 
 
 _MEASURED = {"recall_at_10": ".3f", "latency_ms": ".2f", "queries_per_second": ",.0f"}
 
 
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else f"{value:{form}}"
+
+
 def _size(path: Path) -> int:
-    return (
-        path.stat().st_size
-        if path.is_file()
-        else sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    )
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

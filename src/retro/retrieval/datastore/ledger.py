@@ -1,7 +1,8 @@
-"""The datastore's catalogue: which documents and segments there are at which version, in one SQLite file.
+"""The datastore's ledger: which documents and segments there are at which version, in one SQLite file.
 
-Every change is one transaction and one version. Readers in other processes see the version that they began with (WAL). A deleted
-document keeps its row, with the version that deleted it, until compaction.
+Every change is one transaction and one version. A deleted document keeps its row, with the version that
+deleted it, until compaction. So the ledger can still answer for an earlier version: its rows are those that
+were added by then and not yet deleted. What a compaction has removed it cannot answer for, and it says so.
 """
 
 import hashlib
@@ -15,19 +16,29 @@ from pathlib import Path
 from typing import Any
 
 from retro.errors import ArtifactError, DataError
+from retro.retrieval.search import Version
 
 FILE = "catalogue.sqlite"
+"""Its name on disk, from the time when the ledger was called a catalogue; datastores of then are read now."""
 BUSY_SECONDS = 30.0
+COMPACT = "compact"
+NEWEST = (1 << 63) - 1
+"""A version later than all: what is there now."""
+IS_THERE = "added <= ? AND (deleted IS NULL OR deleted > ?)"
+"""Whether a document belongs to a version, which is given twice."""
 SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE versions (version INTEGER PRIMARY KEY, action TEXT NOT NULL, documents INTEGER NOT NULL, lineage TEXT NOT NULL);
+CREATE TABLE versions (
+    version INTEGER PRIMARY KEY, action TEXT NOT NULL, documents INTEGER NOT NULL, lineage TEXT NOT NULL
+);
 CREATE TABLE segments (
     name TEXT PRIMARY KEY, files TEXT NOT NULL, report TEXT NOT NULL, added INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE documents (
-    number INTEGER PRIMARY KEY, segment TEXT NOT NULL, id TEXT NOT NULL, source TEXT NOT NULL, title TEXT NOT NULL, language TEXT NOT NULL,
-    content_hash TEXT NOT NULL, num_tokens INTEGER NOT NULL, num_bytes INTEGER NOT NULL, first_chunk INTEGER NOT NULL,
-    num_chunks INTEGER NOT NULL, added INTEGER NOT NULL, deleted INTEGER
+    number INTEGER PRIMARY KEY, segment TEXT NOT NULL, id TEXT NOT NULL, source TEXT NOT NULL,
+    title TEXT NOT NULL, language TEXT NOT NULL, content_hash TEXT NOT NULL, num_tokens INTEGER NOT NULL,
+    num_bytes INTEGER NOT NULL, first_chunk INTEGER NOT NULL, num_chunks INTEGER NOT NULL,
+    added INTEGER NOT NULL, deleted INTEGER
 );
 CREATE INDEX documents_by_id ON documents (id);
 CREATE INDEX documents_by_source ON documents (source);
@@ -37,14 +48,14 @@ CREATE INDEX documents_deleted ON documents (segment, deleted) WHERE deleted IS 
 COLUMNS = ("id", "source", "title", "language", "content_hash", "num_tokens", "num_bytes")
 
 
-@dataclass(frozen=True)
-class Version:
-    """A committed state. `lineage` is a hash over what was added and deleted up to it, in that order: what the datastore holds."""
+class CompactedError(ArtifactError):
+    """A question about a version of which a compaction has removed rows. The newest version can be asked."""
 
-    number: int
-    action: str
-    documents: int
-    lineage: str
+    def __init__(self, path: Path, version: int) -> None:
+        super().__init__(
+            f"{path} has been compacted since version {version}; expected a version that is still whole; "
+            "open the datastore again"
+        )
 
 
 @dataclass(frozen=True)
@@ -57,52 +68,102 @@ class SegmentRow:
 
 
 class Ledger:
-    """One connection to the catalogue. Threads take turns."""
+    """The open file. Every thread has a connection of its own while it asks, so none waits for another.
+
+    SQLite keeps readers and the one writer apart (write-ahead log): a reader sees the version that its
+    transaction, or its single question, began with.
+    """
 
     def __init__(self, path: Path, create: bool = False) -> None:
         self.path = path
         if not create and not path.exists():
             raise ArtifactError(
-                f"{path} does not exist; expected the catalogue of a datastore; run: retro build"
+                f"{path} does not exist; expected the ledger of a datastore; run: retro build"
             )
-        self._turn = threading.RLock()
-        self._connection = sqlite3.connect(
-            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
+        self._idle: list[sqlite3.Connection] = []
+        self._held = threading.local()
         try:
             if create and not self.rows("SELECT name FROM sqlite_master WHERE name = 'facts'"):
-                self._connection.execute("PRAGMA journal_mode = WAL")
+                self.rows("PRAGMA journal_mode = WAL")
                 with self.transaction():
                     for statement in filter(str.strip, SCHEMA.split(";")):
-                        self._connection.execute(statement)
-            self._connection.execute("PRAGMA synchronous = FULL")
+                        self.rows(statement)
             self.rows("SELECT count(*) FROM facts")
         except sqlite3.DatabaseError as error:
+            self.close()
             raise ArtifactError(
-                f"{path} is not a readable catalogue ({error}); restore it, or remove the datastore and run: retro build"
+                f"{path} is not a readable ledger ({error}); restore it, or remove the datastore and "
+                "run: retro build"
             ) from None
 
     def close(self) -> None:
-        self._connection.close()
+        """Close the connections that nobody uses at the moment."""
+        while self._idle:
+            self._idle.pop().close()
+
+    @contextmanager
+    def _lent(self) -> Iterator[sqlite3.Connection]:
+        """This thread's connection within a transaction, and otherwise an idle or a new one."""
+        held: sqlite3.Connection | None = getattr(self._held, "connection", None)
+        if held is not None:
+            yield held
+            return
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            yield connection
+        finally:
+            self._idle.append(connection)
+
+    def _connect(self) -> sqlite3.Connection:
+        # A connection serves one thread at a time, but not always the same one.
+        connection = sqlite3.connect(
+            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.execute("PRAGMA synchronous = FULL")
+        except sqlite3.DatabaseError:
+            connection.close()
+            raise
+        return connection
 
     def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._turn:
-            return self._connection.execute(statement, parameters).fetchall()
+        with self._lent() as connection:
+            return connection.execute(statement, parameters).fetchall()
+
+    def _change(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        with self._lent() as connection:
+            connection.executemany(statement, rows)
 
     @contextmanager
     def transaction(self, write: bool = True) -> Iterator[None]:
-        """All or nothing; everything that is read within is of one version. Within another it is part of that one."""
-        with self._turn:
-            if self._connection.in_transaction:
+        """All or nothing; what is read within is of one version. Within another it is part of that one."""
+        with self._lent() as connection:
+            if connection.in_transaction:
                 yield
                 return
-            self._connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            # A writer takes its lock at once, rather than failing later when a reader turns into a writer.
+            connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            self._held.connection = connection
             try:
                 yield
+                connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
+            finally:
+                self._held.connection = None
+
+    @contextmanager
+    def at(self, version: int) -> Iterator[None]:
+        """A transaction in which a version can be asked about; an error if it was compacted since."""
+        with self.transaction(write=False):
+            newest = self.rows("SELECT max(version) FROM versions WHERE action = ?", (COMPACT,))[0][0]
+            if newest is not None and newest > version:
+                raise CompactedError(self.path, version)
+            yield
 
     def fact(self, name: str) -> Any:
         found = self.rows("SELECT value FROM facts WHERE name = ?", (name,))
@@ -119,32 +180,33 @@ class Ledger:
         return Version(*found[0]) if found else Version(0, "create", 0, "")
 
     def versions(self) -> list[Version]:
-        return [
-            Version(*row)
-            for row in self.rows("SELECT version, action, documents, lineage FROM versions ORDER BY version")
-        ]
+        found = self.rows("SELECT version, action, documents, lineage FROM versions ORDER BY version")
+        return [Version(*row) for row in found]
 
     def commit(self, action: str, changes: Iterable[str], documents: int) -> Version:
-        """Write the next version; within a transaction. `changes` name what was added or deleted; without any the lineage stays."""
-        before, changed, digest = self.version(), False, hashlib.sha256(action.encode())
+        """Write the next version; within a transaction.
+
+        `changes` name what was added or deleted; without any the lineage stays as it was.
+        """
+        before = self.version()
+        lineage = before.lineage
+        # Hashed one by one, as a large addition names more documents than memory should hold.
+        digest = hashlib.sha256(action.encode())
+        changed = False
         for change in changes:
             digest.update(f"\n{change}".encode())
             changed = True
-        lineage = (
-            hashlib.sha256(f"{before.lineage}\n{digest.hexdigest()}".encode()).hexdigest()[:16]
-            if changed
-            else before.lineage
-        )
+        if changed:
+            lineage = hashlib.sha256(f"{before.lineage}\n{digest.hexdigest()}".encode()).hexdigest()[:16]
         version = Version(before.number + 1, action, documents, lineage)
-        self.rows(
-            "INSERT INTO versions VALUES (?, ?, ?, ?)",
-            (version.number, version.action, version.documents, version.lineage),
-        )
+        self.rows("INSERT INTO versions VALUES (?, ?, ?, ?)", (version.number, action, documents, lineage))
         return version
 
-    def segments(self) -> list[SegmentRow]:
-        """The segments of the newest version, in the order of their chunks."""
-        found = self.rows("SELECT name, files, report FROM segments ORDER BY name")
+    def segments(self, version: int = NEWEST) -> list[SegmentRow]:
+        """The segments of a version, in the order of their chunks."""
+        found = self.rows(
+            "SELECT name, files, report FROM segments WHERE added <= ? ORDER BY name", (version,)
+        )
         return [SegmentRow(name, json.loads(files), json.loads(report)) for name, files, report in found]
 
     def add_segment(self, segment: SegmentRow, version: int) -> None:
@@ -153,90 +215,113 @@ class Ledger:
             (segment.name, json.dumps(segment.files), json.dumps(segment.report), version),
         )
 
+    def remove_segment(self, name: str) -> None:
+        self.rows("DELETE FROM segments WHERE name = ?", (name,))
+
     def add_documents(self, segment: str, rows: Iterable[dict[str, Any]], version: int) -> None:
-        """Rows with the columns of a token store's document table, and `number`, `first_chunk` and `num_chunks`."""
-        values = (
+        """Rows with the columns of a token store's documents, and `number`, `first_chunk`, `num_chunks`."""
+        self._change(
+            f"INSERT INTO documents VALUES ({', '.join('?' * 12)}, NULL)",
             (
-                row["number"],
-                segment,
-                *(row[name] for name in COLUMNS),
-                row["first_chunk"],
-                row["num_chunks"],
-                version,
-            )
-            for row in rows
+                (
+                    row["number"],
+                    segment,
+                    *(row[name] for name in COLUMNS),
+                    row["first_chunk"],
+                    row["num_chunks"],
+                    version,
+                )
+                for row in rows
+            ),
         )
-        with self._turn:
-            self._connection.executemany(
-                f"INSERT INTO documents VALUES ({', '.join('?' * 12)}, NULL)", values
-            )
 
     def mark_deleted(self, numbers: Sequence[int], version: int) -> None:
-        with self._turn:
-            self._connection.executemany(
-                "UPDATE documents SET deleted = ? WHERE number = ?", ((version, number) for number in numbers)
-            )
+        rows = ((version, number) for number in numbers)
+        self._change("UPDATE documents SET deleted = ? WHERE number = ?", rows)
+
+    def remove_deleted(self) -> None:
+        """Take out the rows of deleted documents; from here on no earlier version can be asked about."""
+        self.rows("DELETE FROM documents WHERE deleted IS NOT NULL")
 
     def move_documents(self, segment: str, numbers: Sequence[int]) -> None:
-        with self._turn:
-            self._connection.executemany(
-                "UPDATE documents SET segment = ? WHERE number = ?", ((segment, number) for number in numbers)
-            )
+        rows = ((segment, number) for number in numbers)
+        self._change("UPDATE documents SET segment = ? WHERE number = ?", rows)
 
     def deleted(self, segment: str) -> list[int]:
-        """Numbers of a segment's documents that are no longer there."""
-        return [
-            number
-            for (number,) in self.rows(
-                "SELECT number FROM documents WHERE segment = ? AND deleted IS NOT NULL", (segment,)
-            )
-        ]
+        """Numbers of a segment's documents that are there no longer."""
+        found = self.rows(
+            "SELECT number FROM documents WHERE segment = ? AND deleted IS NOT NULL", (segment,)
+        )
+        return [number for (number,) in found]
 
-    def added_since(self, version: int) -> list[int]:
-        """Numbers of the documents that were added after a version and are there."""
-        return [
-            n
-            for (n,) in self.rows(
-                "SELECT number FROM documents WHERE added > ? AND deleted IS NULL", (version,)
+    def added_since(self, earlier: int, version: int) -> list[int]:
+        """Numbers of a version's documents that were added after an earlier one."""
+        with self.at(version):
+            found = self.rows(
+                f"SELECT number FROM documents WHERE added > ? AND {IS_THERE}", (earlier, version, version)
             )
-        ]
+        return [number for (number,) in found]
 
-    def documents(self, numbers: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """The rows of documents, by number."""
+    def num_documents(self, version: int) -> int:
+        with self.at(version):
+            count: int = self.rows(f"SELECT count(*) FROM documents WHERE {IS_THERE}", (version, version))[0][
+                0
+            ]
+        return count
+
+    def documents(self, numbers: Sequence[int], version: int) -> dict[int, dict[str, Any]]:
+        """The rows of a version's documents, by number; an error if one of them was compacted away."""
         names = ", ".join(COLUMNS)
         found: dict[int, dict[str, Any]] = {}
+        # SQLite bounds the number of parameters of a statement.
         for start in range(0, len(numbers), 500):
             part = [int(number) for number in numbers[start : start + 500]]
             marks = ", ".join("?" * len(part))
-            for number, *values in self.rows(
-                f"SELECT number, {names} FROM documents WHERE number IN ({marks})", part
-            ):
+            rows = self.rows(
+                f"SELECT number, {names} FROM documents WHERE number IN ({marks}) AND {IS_THERE}",
+                (*part, version, version),
+            )
+            for number, *values in rows:
                 found[number] = dict(zip(COLUMNS, values, strict=True))
+        # Numbers are never given again and rows only go in a compaction, so nothing else can be missing.
+        if any(int(number) not in found for number in numbers):
+            raise CompactedError(self.path, version)
         return found
 
-    def find(self, column: str, names: Sequence[str], deleted: bool = False) -> list[int]:
-        """Numbers of the documents that have one of the names in a column, deleted ones too if asked for; an unknown name is an error."""
+    def find(
+        self, column: str, names: Sequence[str], version: int = NEWEST, deleted: bool = False
+    ) -> list[int]:
+        """Numbers of a version's documents that have one of the names in a column.
+
+        An unknown name is an error. Documents that were deleted by then are found as well if they are asked
+        for.
+        """
         assert column in COLUMNS
-        numbers: list[int] = []
-        for name in dict.fromkeys(names):
-            found = self.rows(
-                f"SELECT number FROM documents WHERE {column} = ? AND (? OR deleted IS NULL)", (name, deleted)
-            )
-            if not found:
-                raise DataError(
-                    f"no document of the datastore has the {column} {name!r}; expected one that is there; run: retro db info --documents"
+        numbers: set[int] = set()
+        with self.at(version):
+            for name in dict.fromkeys(names):
+                found = self.rows(
+                    f"SELECT number FROM documents WHERE {column} = ? AND added <= ? "
+                    "AND (? OR deleted IS NULL OR deleted > ?)",
+                    (name, version, deleted, version),
                 )
-            numbers += [number for (number,) in found]
-        return sorted(set(numbers))
+                if not found:
+                    raise DataError(
+                        f"no document of the datastore has the {column} {name!r}; expected one that is "
+                        "there; run: retro db info --documents"
+                    )
+                numbers.update(number for (number,) in found)
+        return sorted(numbers)
 
     def truncate(self) -> None:
         """Rewrite the file without anything that was deleted from it, and empty the write-ahead log."""
-        with self._turn:
-            self._connection.execute("VACUUM")
-            busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        # VACUUM writes the rows that are there into a fresh file; the checkpoint then brings it into place.
+        self.rows("VACUUM")
+        busy, *_ = self.rows("PRAGMA wal_checkpoint(TRUNCATE)")[0]
         if busy:
             raise ArtifactError(
-                f"{self.path} is being read for longer than {BUSY_SECONDS:.0f} s; expected readers to pause; run: retro db compact"
+                f"{self.path} is being read for longer than {BUSY_SECONDS:.0f} s; expected readers to pause; "
+                "run: retro db compact"
             )
 
     def check(self) -> None:
@@ -244,5 +329,6 @@ class Ledger:
         found = self.rows("PRAGMA integrity_check")
         if found != [("ok",)]:
             raise ArtifactError(
-                f"{self.path} is damaged ({found[0][0]}); restore it, or remove the datastore and run: retro build"
+                f"{self.path} is damaged ({found[0][0]}); restore it, or remove the datastore and "
+                "run: retro build"
             )

@@ -1,7 +1,11 @@
-"""Writing a segment: tokens, then keys shard by shard, then the index. What is interrupted goes on at the last finished shard."""
+"""Writing a segment: tokens, then keys shard by shard, then the index.
+
+Interrupted, it goes on behind the last finished shard.
+"""
 
 import json
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,34 +15,26 @@ import numpy as np
 
 from retro.config import DatastoreConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.retrieval.chunks import short_hash
+from retro.retrieval.chunks import ChunkGrid, ChunkTokens, short_hash
 from retro.retrieval.datastore.ledger import SegmentRow
-from retro.retrieval.datastore.segment import (
-    DOCUMENT,
-    DOCUMENTS,
-    INDEX,
-    KEYS,
-    ROWS,
-    TOKENS,
-    ChunkTokens,
-    chunks_of,
-)
-from retro.retrieval.index.dense import DenseIndex
-from retro.retrieval.index.index import Entries, make_index
+from retro.retrieval.datastore.segment import DOCUMENT, DOCUMENTS, INDEX, KEYS, ROWS, TOKENS, document_grid
+from retro.retrieval.index import Entries, make_index
+from retro.retrieval.index.exact import DenseIndex
 from retro.retrieval.index.tuning import tune
 from retro.stages.files import atomic_write, file_checksum, flush_folder, write_json
-from retro.stages.progress import Progress
+from retro.stages.parts import ARRAY, Parts
+from retro.stages.progress import Progress, no_progress
 
 SHARD = 2048
 """Chunks embedded between two saves."""
 PLAN, SHARDS = "plan.json", "shards"
 EmbedShards = Callable[[Iterable[list[str]]], Iterator[np.ndarray]]
-"""Keys of each list of texts, in order."""
+"""Keys of each list of texts, as float16, in order."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A document on its way into a segment: its row of the catalogue, and its tokens, the end token with them."""
+    """A document on its way into a segment: its row of the ledger, and its tokens with the end token."""
 
     row: dict[str, Any]
     tokens: np.ndarray
@@ -46,7 +42,7 @@ class Piece:
 
 @dataclass
 class Numbering:
-    """The numbers that the next document, chunk and segment get; none is ever given twice."""
+    """The numbers that the next document, chunk and segment will get; none is ever given twice."""
 
     document: int = 0
     chunk: int = 0
@@ -55,7 +51,7 @@ class Numbering:
 
 @dataclass(frozen=True)
 class Written:
-    """A finished segment and the catalogue's rows of its documents."""
+    """A finished segment and the ledger's rows of its documents."""
 
     segment: SegmentRow
     rows: list[dict[str, Any]]
@@ -68,16 +64,16 @@ def write_segment(
     config: DatastoreConfig,
     tokenizer: Tokenizer,
     embed: EmbedShards,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Written:
     """Write the pieces as the next segment below `folder`, and move the numbering on."""
     name, partial = _begin(folder, numbering)
     rows, documents = _write_documents(partial, pieces, numbering, config, tokenizer.dtype)
+    # Shards are known by their number alone, so those of other text must go before any is read.
     if _changed(partial):
         shutil.rmtree(partial / SHARDS, ignore_errors=True)
-    texts = _texts(partial, documents, config, tokenizer)
-    total = int(chunks_of(documents, config.chunk_len).sum())
-    _write_keys(partial, _embedded(partial, texts, total, embed, progress))
+    grid = _grid(partial, documents, config, tokenizer)
+    _write_keys(partial, _embedded(partial, _texts(grid, tokenizer), len(grid), embed, progress))
     return _finish(partial, folder / name, rows, documents, config, tokenizer)
 
 
@@ -89,11 +85,19 @@ def copy_segment(
     config: DatastoreConfig,
     tokenizer: Tokenizer,
 ) -> Written:
-    """Write pieces whose rows carry their numbers already, with the keys and the chunk rows that they have: nothing is embedded."""
+    """Write pieces whose rows carry their numbers already, with the keys that they have: nothing is embedded.
+
+    `kept` are the chunks that have keys, as numbers of the new segment's grid, and the keys.
+    """
     name, partial = _begin(folder, numbering)
     rows, documents = _write_documents(partial, pieces, None, config, tokenizer.dtype)
     _write_keys(partial, kept)
     return _finish(partial, folder / name, rows, documents, config, tokenizer)
+
+
+def _grid(partial: Path, documents: np.ndarray, config: DatastoreConfig, tokenizer: Tokenizer) -> ChunkGrid:
+    tokens = np.memmap(partial / TOKENS, dtype=tokenizer.dtype, mode="r")
+    return document_grid(tokens, documents, config.chunk_len, tokenizer.pad_id)
 
 
 def _begin(folder: Path, numbering: Numbering) -> tuple[str, Path]:
@@ -111,22 +115,23 @@ def _write_documents(
     config: DatastoreConfig,
     dtype: np.dtype,
 ) -> tuple[list[dict[str, Any]], np.ndarray]:
-    rows, table, end = [], [], 0
+    rows: list[dict[str, Any]] = []
+    table: list[tuple[int, ...]] = []
+    end = 0
     with atomic_write(partial / TOKENS) as file:
         for piece in pieces:
             file.write(np.asarray(piece.tokens, dtype=dtype).tobytes())
             start, end = end, end + len(piece.tokens)
             row = dict(piece.row)
             if numbering is not None:
+                num_chunks = -(-len(piece.tokens) // config.chunk_len)
                 row |= {
                     "number": numbering.document,
                     "first_chunk": numbering.chunk,
-                    "num_chunks": -(-len(piece.tokens) // config.chunk_len),
+                    "num_chunks": num_chunks,
                 }
-                numbering.document, numbering.chunk = (
-                    numbering.document + 1,
-                    numbering.chunk + row["num_chunks"],
-                )
+                numbering.document += 1
+                numbering.chunk += num_chunks
             rows.append(row)
             table.append((row["number"], row["first_chunk"], start, end, short_hash(row["content_hash"])))
     documents = np.array(table, dtype=DOCUMENT)
@@ -138,22 +143,18 @@ def _write_documents(
 def _changed(partial: Path) -> bool:
     """Whether shards that an interrupted run left behind belong to other text."""
     plan = {"tokens": file_checksum(partial / TOKENS), "documents": file_checksum(partial / DOCUMENTS)}
+    # The plan stands beside the shards and is compared when they are met again.
     before = json.loads((partial / PLAN).read_text()) if (partial / PLAN).exists() else None
     write_json(partial / PLAN, plan)
     return plan != before
 
 
-def _texts(
-    partial: Path, documents: np.ndarray, config: DatastoreConfig, tokenizer: Tokenizer
-) -> Iterator[tuple[np.ndarray, list[str]]]:
+def _texts(grid: ChunkGrid, tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, list[str]]]:
     """The chunks of each shard that have text, and their texts."""
-    tokens = np.memmap(partial / TOKENS, dtype=tokenizer.dtype, mode="r")
-    total = int(chunks_of(documents, config.chunk_len).sum())
-    every = ChunkTokens(tokens, documents, np.arange(total), config.chunk_len)
-    for start in range(0, total, SHARD):
-        numbers = range(start, min(start + SHARD, total))
-        texts = [tokenizer.decode(every[number].tolist()) for number in numbers]
-        kept = [number for number, text in zip(numbers, texts, strict=True) if text.strip()]
+    for start in range(0, len(grid), SHARD):
+        chunks = range(start, min(start + SHARD, len(grid)))
+        texts = [tokenizer.decode(grid.tokens(chunk).tolist()) for chunk in chunks]
+        kept = [chunk for chunk, text in zip(chunks, texts, strict=True) if text.strip()]
         yield np.array(kept, dtype=np.int32), [text for text in texts if text.strip()]
 
 
@@ -162,42 +163,36 @@ def _embedded(
     shards: Iterable[tuple[np.ndarray, list[str]]],
     total: int,
     embed: EmbedShards,
-    progress: Progress | None,
+    progress: Progress,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows and keys of every shard; a shard that was embedded before is read."""
-    (partial / SHARDS).mkdir(exist_ok=True)
-    waiting: list[tuple[int, np.ndarray]] = []
-    done: list[tuple[int, np.ndarray]] = []
+    """Chunks and keys of every shard; a shard that was embedded before is read."""
+    parts = Parts(partial / SHARDS, ARRAY)
+    # `embed` may take shards ahead of their keys; their chunks wait here until the keys come, in the same
+    # order.
+    waiting: deque[np.ndarray] = deque()
 
-    def missing() -> Iterator[list[str]]:
-        for number, (rows, texts) in enumerate(shards):
-            if (partial / SHARDS / f"{number:06d}.npy").exists():
-                done.append((number, rows))
-            else:
-                waiting.append((number, rows))
-                yield texts
+    def named() -> Iterator[tuple[str, list[str]]]:
+        for number, (chunks, texts) in enumerate(shards):
+            waiting.append(chunks)
+            yield f"{number:06d}", texts
 
-    for keys in embed(missing()):
-        number, rows = waiting.pop(0)
-        with atomic_write(partial / SHARDS / f"{number:06d}.npy") as file:
-            np.save(file, keys.astype(np.float16))
-        done.append((number, rows))
-        if progress:
-            progress(min(len(done) * SHARD, total), total)
-    for number, rows in sorted(done, key=lambda pair: pair[0]):
-        yield rows, np.load(partial / SHARDS / f"{number:06d}.npy")
+    for number, keys in enumerate(parts.map(embed, named()), start=1):
+        progress(min(number * SHARD, total), total)
+        yield waiting.popleft(), keys
 
 
 def _write_keys(partial: Path, shards: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
     """Join the shards into one file of keys, through a raw one as their number is known only at the end."""
     rows: list[np.ndarray] = []
-    width, raw = 0, partial / "keys.raw"
+    width = 0
+    raw = partial / "keys.raw"
     with raw.open("wb") as file:
         for shard_rows, keys in shards:
             rows.append(shard_rows)
             width = keys.shape[1]
             file.write(np.ascontiguousarray(keys, dtype=np.float16).tobytes())
     joined = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
+    # Keys are too many for memory, so the header of the .npy file is written by hand and the rest copied.
     header = {"descr": "<f2", "fortran_order": False, "shape": (len(joined), width)}
     with atomic_write(partial / KEYS) as file, raw.open("rb") as source:
         np.lib.format.write_array_header_2_0(file, header)
@@ -217,30 +212,28 @@ def _finish(
 ) -> Written:
     """Build the index, drop what was needed on the way, and give the folder its name."""
     keys = np.load(partial / KEYS, mmap_mode="r")
-    key_rows = np.load(partial / ROWS)
-    tokens = ChunkTokens(
-        np.memmap(partial / TOKENS, dtype=tokenizer.dtype, mode="r"), documents, key_rows, config.chunk_len
-    )
+    grid = _grid(partial, documents, config, tokenizer)
     index = make_index(config.index, keys.shape[1], len(keys), config.exact_below)
-    index.add(Entries(keys, tokens))
+    index.add(Entries(keys, ChunkTokens(grid, np.load(partial / ROWS))))
+    # A hybrid index is measured by its dense half; BM25 alone has nothing to tune.
     dense = getattr(index, "dense", index)
-    measured = (
-        asdict(tune(dense, config.target_recall)) if isinstance(dense, DenseIndex) and len(keys) else {}
-    )
+    measured: dict[str, Any] = {}
+    if isinstance(dense, DenseIndex) and len(keys):
+        measured = asdict(tune(dense, config.target_recall))
     shutil.rmtree(partial / INDEX, ignore_errors=True)
     index.save(partial / INDEX)
     shutil.rmtree(partial / SHARDS, ignore_errors=True)
     (partial / PLAN).unlink(missing_ok=True)
-    num_chunks = int(chunks_of(documents, config.chunk_len).sum())
     report = {
         "documents": len(documents),
         "tokens": int(documents["end"][-1]),
-        "chunks": num_chunks,
+        "chunks": len(grid),
         "keys": len(keys),
-        "empty_chunks": num_chunks - len(keys),
+        "empty_chunks": len(grid) - len(keys),
         "width": int(keys.shape[1]),
         "index": {**measured, "kind": index.kind},
     }
+    # Checksums are taken before the rename: a segment that has its name has them in the ledger's row.
     files = {
         str(file.relative_to(partial)): file_checksum(file)
         for file in sorted(partial.rglob("*"))

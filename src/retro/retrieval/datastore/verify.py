@@ -1,16 +1,22 @@
-"""Looking a datastore over: every checksum, the catalogue, and a random sample of keys made anew."""
+"""Looking a datastore over: every checksum, the ledger, and a random sample of keys made anew."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from retro.errors import ArtifactError
-from retro.retrieval.datastore.datastore import SEGMENTS, Datastore
+from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore.ledger import CompactedError, SegmentRow
+from retro.retrieval.datastore.reader import SEGMENTS
+from retro.retrieval.datastore.snapshot import Snapshot
 from retro.stages.files import file_checksum
-from retro.stages.progress import Progress
+from retro.stages.progress import Progress, no_progress
 
 TOLERANCE = 2e-2
-"""How far a key made anew may be from the stored one, relative to its length: float16 and other batches both round."""
+"""How far a key made anew may be from the stored one, relative to its length.
+
+Both float16 and batches of another shape round.
+"""
 
 
 @dataclass(frozen=True)
@@ -25,55 +31,69 @@ class Verified:
 
 
 def verify(
-    datastore: Datastore, sample: int = 100, seed: int = 0, progress: Progress | None = None
+    datastore: Datastore, sample: int = 100, seed: int = 0, progress: Progress = no_progress
 ) -> Verified:
-    """Check the catalogue, all files against their checksums, the counts against each other, and `sample` keys against their text."""
+    """Check the ledger, every file against its checksum, the counts, and `sample` keys against their text."""
+    while True:
+        try:
+            return _verify_newest(datastore, sample, seed, progress)
+        except CompactedError:
+            continue  # while it was being read; the newest version has other files
+
+
+def _verify_newest(datastore: Datastore, sample: int, seed: int, progress: Progress) -> Verified:
     datastore.ledger.check()
-    with datastore.reading() as snapshot:
-        rows = datastore.ledger.segments()
-        live = datastore.ledger.rows("SELECT count(*) FROM documents WHERE deleted IS NULL")[0][0]
+    snapshot = datastore.snapshot()
+    number = snapshot.version.number
+    with datastore.ledger.at(number):
+        rows = datastore.ledger.segments(number)
+        live = datastore.ledger.num_documents(number)
     if live != snapshot.num_documents:
         raise ArtifactError(
-            f"{datastore.path} names {live} documents and holds {snapshot.num_documents}; expected as many; restore a copy"
+            f"{datastore.path} names {live} documents and holds {snapshot.num_documents}; expected as many; "
+            "restore a copy"
         )
-    checked = 0
-    total = sum(len(row.files) for row in rows)
-    for row in rows:
-        for name, checksum in row.files.items():
-            file = datastore.path / SEGMENTS / row.name / name
-            if not file.exists() or file_checksum(file) != checksum:
+    checked = _check_files(datastore, rows, number, progress)
+    return Verified(number, checked, live, len(snapshot), _recompute(datastore, snapshot, sample, seed))
+
+
+def _check_files(datastore: Datastore, rows: list[SegmentRow], version: int, progress: Progress) -> int:
+    """Compare every file of the segments with its checksum; how many there were."""
+    files = [(row.name, name, checksum) for row in rows for name, checksum in row.files.items()]
+    for number, (segment, name, checksum) in enumerate(files, start=1):
+        file = datastore.path / SEGMENTS / segment / name
+        if not file.exists() or file_checksum(file) != checksum:
+            with datastore.ledger.at(version):  # a compaction removes files, which is no fault
                 found = "is missing" if not file.exists() else "does not match its checksum"
-                raise ArtifactError(
-                    f"{file} {found}; expected what was committed; restore it, or remove the datastore and run: retro build"
-                )
-            checked += 1
-            if progress:
-                progress(checked, total)
-    return Verified(
-        snapshot.version.number, checked, live, len(snapshot), _recompute(datastore, sample, seed)
-    )
+            raise ArtifactError(
+                f"{file} {found}; expected what was committed; restore it, or remove the datastore and "
+                "run: retro build"
+            )
+        progress(number, len(files))
+    return len(files)
 
 
-def _recompute(datastore: Datastore, sample: int, seed: int) -> int:
+def _recompute(datastore: Datastore, snapshot: Snapshot, sample: int, seed: int) -> int:
     """Embed a random sample of chunks again and compare; how many there were."""
-    snapshot, rng = datastore.snapshot(), np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
+    parts = zip(snapshot.segments, snapshot.live, strict=True)
     chunks = np.concatenate(
-        [s.chunks[live[s.places]] for s, live in zip(snapshot.segments, snapshot.live, strict=True)]
-        or [np.zeros(0, int)]
+        [np.zeros(0, dtype=np.int64), *(segment.chunks[live[segment.places]] for segment, live in parts)]
     )
+    # Sorted, so that stored keys come in the order of the chunks that are embedded below.
     picked = np.sort(rng.choice(chunks, size=min(sample, len(chunks)), replace=False))
     if not len(picked):
         return 0
     tokens = snapshot.values(picked, datastore.chunk_len)
     _, stored = snapshot.keys(picked)
     fresh = datastore.embedder.embed([datastore.tokenizer.decode(row.tolist()) for row in tokens])
-    apart = np.linalg.norm(fresh - stored.astype(np.float32), axis=1) / np.maximum(
-        np.linalg.norm(fresh, axis=1), 1e-6
-    )
+    lengths = np.maximum(np.linalg.norm(fresh, axis=1), 1e-6)
+    apart = np.linalg.norm(fresh - stored.astype(np.float32), axis=1) / lengths
     if (apart > TOLERANCE).any():
         chunk = int(picked[np.argmax(apart)])
         raise ArtifactError(
-            f"the key of chunk {chunk} in {datastore.path} is not that of its text (apart by {apart.max():.3f}); expected at most {TOLERANCE}; "
+            f"the key of chunk {chunk} in {datastore.path} is not that of its text "
+            f"(apart by {apart.max():.3f}); expected at most {TOLERANCE}; "
             "remove the datastore and run: retro build"
         )
     return len(picked)

@@ -1,21 +1,22 @@
 """Changes to a datastore: adding, deleting, compacting. One writer at a time; each change is one transaction.
 
-A segment is written beside the others and becomes part of the datastore by the commit of its row. A writer that was killed leaves at
-most a folder that no row names, which the next writer removes, or a rewriting of the catalogue to be finished.
+A segment is written beside the others and becomes part of the datastore when its row is committed. A writer
+that was killed leaves at most a folder that no row names, which the next writer removes, or a ledger that
+is still to be rewritten after a compaction.
 """
 
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 
 from retro.corpus.documents import Document
 from retro.corpus.tokens import TokenStore
 from retro.errors import DataError
-from retro.retrieval.datastore.datastore import SEGMENTS, Datastore
+from retro.retrieval.datastore.ledger import COMPACT, NEWEST, Ledger
+from retro.retrieval.datastore.reader import SEGMENTS, DatastoreReader
 from retro.retrieval.datastore.segment import Segment
 from retro.retrieval.datastore.segment_writer import (
     EmbedShards,
@@ -26,16 +27,18 @@ from retro.retrieval.datastore.segment_writer import (
     write_segment,
 )
 from retro.stages.files import locked
-from retro.stages.progress import Progress
+from retro.stages.progress import Progress, no_progress
 
 NUMBERING, UNSWEPT = "numbering", "unswept"
 
 
 class Writer:
-    """A datastore opened for changes; other processes may read it all the while."""
+    """A datastore opened for changes; other threads and processes may read it all the while."""
 
-    def __init__(self, datastore: Datastore, embed: EmbedShards | None = None) -> None:
-        self.datastore, self.ledger, self.config = datastore, datastore.ledger, datastore.config
+    def __init__(self, datastore: DatastoreReader, embed: EmbedShards | None = None) -> None:
+        self.datastore = datastore
+        self.ledger = datastore.ledger
+        self.config = datastore.config
         self.folder = datastore.path / SEGMENTS
         self._embed = embed or self._embed_here
         self._open = ExitStack()
@@ -50,16 +53,12 @@ class Writer:
     ) -> None:
         self._open.close()
 
-    def add(self, documents: Iterable[Document], progress: Progress | None = None) -> int:
+    def add(self, documents: Iterable[Document], progress: Progress = no_progress) -> int:
         """Add documents as one version, in segments of bounded size."""
         return self.add_pieces(self._pieces(documents), "add", progress)
 
-    def add_store(self, store: TokenStore, progress: Progress | None = None) -> int:
-        """Add all documents of a token store."""
-        self.datastore.tokenizer.expect(store.tokenizer_fingerprint, str(store.artifact.path), "retro ingest")
-        return self.add_pieces(pieces_of(store), "add", progress)
-
-    def add_pieces(self, pieces: Iterable[Piece], action: str, progress: Progress | None = None) -> int:
+    def add_pieces(self, pieces: Iterable[Piece], action: str, progress: Progress = no_progress) -> int:
+        """Add what is cut into tokens already; the version is called by the action."""
         numbering = self._numbering()
         written = [
             write_segment(
@@ -73,6 +72,7 @@ class Writer:
 
     def _commit(self, action: str, written: Sequence[Written], numbering: Numbering) -> int:
         with self.ledger.transaction():
+            # What the lineage is made of: ids and texts, in order, but not how they are cut into segments.
             changes = (f"{row['id']}\t{row['content_hash']}" for part in written for row in part.rows)
             version = self.ledger.commit(action, changes, sum(len(part.rows) for part in written))
             for part in written:
@@ -82,30 +82,34 @@ class Writer:
         return version.number
 
     def delete(self, ids: Sequence[str], sources: Sequence[str], titles: Sequence[str]) -> int:
+        """Mark documents as deleted, as one version, and return how many."""
         with self.ledger.transaction():
-            found = (
-                self.ledger.find(column, names)
-                for column, names in (("id", ids), ("source", sources), ("title", titles))
-            )
-            numbers = sorted({number for part in found for number in part})
+            found = {
+                *self.ledger.find("id", ids),
+                *self.ledger.find("source", sources),
+                *self.ledger.find("title", titles),
+            }
+            numbers = sorted(found)
             if not numbers:
                 raise DataError("nothing was named to delete; expected an id, a source or a title")
-            rows = self.ledger.documents(numbers)
+            rows = self.ledger.documents(numbers, NEWEST)
             version = self.ledger.commit("delete", (rows[number]["id"] for number in numbers), len(numbers))
             self.ledger.mark_deleted(numbers, version.number)
         return len(numbers)
 
     def compact(self) -> int:
-        """Write the live documents of every segment that has deleted ones, or is small beside others, into new segments."""
-        snapshot, numbering = self.datastore.snapshot(), self._numbering()
+        """Write the live documents of segments that have deleted ones, or are small, into new segments."""
+        snapshot = self.datastore.snapshot()
+        numbering = self._numbering()
+        # Segments below half the full size are joined, so that many small additions do not slow searches.
         enough = self.config.segment_chunks // 2
-        pairs = list(zip(snapshot.segments, snapshot.live, strict=True))
         stale = [
-            (segment, live) for segment, live in pairs if not live.all() or segment.num_chunks.sum() < enough
+            (segment, live)
+            for segment, live in zip(snapshot.segments, snapshot.live, strict=True)
+            if not live.all() or segment.num_chunks.sum() < enough
         ]
-        if len(stale) == 1 and stale[0][1].all():
-            stale = []
-        if not stale:
+        # One small segment without deleted documents would only be written again as it is.
+        if not stale or (len(stale) == 1 and stale[0][1].all()):
             return snapshot.version.number
         written = [
             copy_segment(
@@ -114,22 +118,24 @@ class Writer:
             for part in self._regrouped(stale)
         ]
         with self.ledger.transaction():
-            version = self.ledger.commit("compact", (), 0)
+            version = self.ledger.commit(COMPACT, (), 0)
             for segment, _ in stale:
-                self.ledger.rows("DELETE FROM segments WHERE name = ?", (segment.name,))
-            self.ledger.rows("DELETE FROM documents WHERE deleted IS NOT NULL")
-            for part in written:
-                self.ledger.add_segment(part.segment, version.number)
-                self.ledger.move_documents(part.segment.name, [row["number"] for row in part.rows])
+                self.ledger.remove_segment(segment.name)
+            self.ledger.remove_deleted()
+            for new in written:
+                self.ledger.add_segment(new.segment, version.number)
+                self.ledger.move_documents(new.segment.name, [row["number"] for row in new.rows])
             self.ledger.set_fact(NUMBERING, vars(numbering))
+            # The bytes of deleted rows stay in the file until it is rewritten, by this writer or the next.
             self.ledger.set_fact(UNSWEPT, True)
         self._sweep()
         return version.number
 
     def _sweep(self) -> None:
-        """Remove folders that the catalogue does not name, and finish a compaction's rewriting of the catalogue itself."""
+        """Remove folders that the ledger does not name, and finish rewriting it after a compaction."""
         named = {row.name for row in self.ledger.segments()}
         beginning = f"{self._numbering().segment:06d}.partial"  # an interrupted addition may go on in it
+        # Readers that still have such a folder open keep its files: the system removes them with the last.
         for path in sorted(self.folder.glob("*")) if self.folder.exists() else ():
             if path.name not in named and path.name != beginning:
                 shutil.rmtree(path)
@@ -146,38 +152,43 @@ class Writer:
         for document in documents:
             tokens = np.array([*tokenizer.encode(document.text), tokenizer.end_id], dtype=tokenizer.dtype)
             row = {
-                name: getattr(document, name)
-                for name in ("id", "source", "title", "language", "content_hash")
+                "id": document.id,
+                "source": document.source,
+                "title": document.title,
+                "language": document.language,
+                "content_hash": document.content_hash,
+                "num_tokens": len(tokens),
+                "num_bytes": len(document.text.encode()),
             }
-            yield Piece({**row, "num_tokens": len(tokens), "num_bytes": len(document.text.encode())}, tokens)
+            yield Piece(row, tokens)
 
     def _new(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         """The pieces, none of which may be there already."""
         seen: set[tuple[str, str]] = set()
         for piece in pieces:
-            name = (piece.row["source"], piece.row["id"])
+            source, name = piece.row["source"], piece.row["id"]
             there = self.ledger.rows(
-                "SELECT 1 FROM documents WHERE id = ? AND source = ? AND deleted IS NULL", (name[1], name[0])
+                "SELECT 1 FROM documents WHERE id = ? AND source = ? AND deleted IS NULL", (name, source)
             )
-            if there or name in seen:
+            if there or (source, name) in seen:
+                found = "there already" if there else "given twice"
                 raise DataError(
-                    f"document {name[1]!r} of source {name[0]!r} is {'there already' if there else 'given twice'}; "
-                    f"expected a new one; nothing was added; run: retro db delete {self.datastore.path} --id {name[1]!r}"
+                    f"document {name!r} of source {source!r} is {found}; expected a new one; "
+                    f"nothing was added; run: retro db delete {self.datastore.path} --id {name!r}"
                 )
-            seen.add(name)
+            seen.add((source, name))
             yield piece
 
     def _embed_here(self, shards: Iterable[list[str]]) -> Iterator[np.ndarray]:
         for texts in shards:
-            yield self.datastore.embedder.embed(texts)
+            yield self.datastore.embedder.embed(texts).astype(np.float16)
 
     def _regrouped(self, stale: Sequence[tuple[Segment, np.ndarray]]) -> "Iterator[_Group]":
         """The live documents of segments, in order, in groups that make new segments of bounded size."""
-        group = _Group(self.ledger)
         members = [(segment, int(place)) for segment, live in stale for place in np.flatnonzero(live)]
-        for segment, place in sorted(
-            members, key=lambda member: int(member[0].documents["first_chunk"][member[1]])
-        ):
+        members.sort(key=lambda member: int(member[0].documents["first_chunk"][member[1]]))
+        group = _Group(self.ledger)
+        for segment, place in members:
             if group.num_chunks and group.num_chunks + segment.num_chunks[place] > self.config.segment_chunks:
                 yield group
                 group = _Group(self.ledger)
@@ -189,8 +200,10 @@ class Writer:
 class _Group:
     """Documents of finished segments that are going to be a new one."""
 
-    def __init__(self, ledger: Any) -> None:
-        self._ledger, self._members, self.num_chunks = ledger, list[tuple[Segment, int]](), 0
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._members: list[tuple[Segment, int]] = []
+        self.num_chunks = 0
 
     def add(self, segment: Segment, place: int) -> None:
         self._members.append((segment, place))
@@ -200,14 +213,16 @@ class _Group:
     def pieces(self) -> Iterator[Piece]:
         for segment, place in self._members:
             document = segment.documents[place]
-            row = self._ledger.documents([int(document["number"])])[int(document["number"])]
-            row |= {"number": int(document["number"]), "first_chunk": int(document["first_chunk"])}
+            number = int(document["number"])
+            row = self._ledger.documents([number], NEWEST)[number]
+            row |= {"number": number, "first_chunk": int(document["first_chunk"])}
             yield Piece(row, segment.tokens[document["start"] : document["end"]])
 
     def keys(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Chunk rows in the new segment and their keys, document by document."""
         first = 0
         for segment, place in self._members:
+            # A segment's rows are in the order of its documents; chunks without text have none.
             begin, end = np.searchsorted(segment.places, [place, place + 1])
             offsets = segment.chunks[begin:end] - segment.documents[place]["first_chunk"]
             yield (first + offsets).astype(np.int32), segment.keys[begin:end]

@@ -1,8 +1,9 @@
-"""BERT-like encoders: keys are mean-pooled last hidden states.
+"""BERT-like embedders: keys are mean-pooled last hidden states.
 
-Nearly all the time goes into the linear layers, so what helps is less padding (batches by length), activations that stay in the
-cache and in memory that is already mapped (small batches), and weights laid out beforehand for oneDNN's kernels. All of it is float32 and
-exact but for the order of the sums, unless bfloat16 products are asked for; `benchmarks/embedding.py` shows what each brings.
+Nearly all the time goes into the linear layers, so three things help: less padding (batches by length),
+activations that stay in the cache and in memory that is already mapped (small batches), and weights laid
+out beforehand for oneDNN's kernels. All of it is float32 and exact but for the order of the sums, unless
+bfloat16 products are asked for; `benchmarks/embedding.py` shows what each brings.
 """
 
 import hashlib
@@ -15,14 +16,17 @@ from torch import Tensor, nn
 from retro.errors import DataError
 from retro.machine import product_dtype
 from retro.stages.files import make_fingerprint
-from retro.stages.progress import Progress
+from retro.stages.progress import Progress, no_progress
 
 MAX_WORD_PIECES = 256
 TOKENS_PER_BATCH = 1024
 
 
 class BertEmbedder:
-    """Mean of the last hidden states over a text's real word pieces, the special ones included; a text without any has a key of zeros."""
+    """Mean of the last hidden states over a text's real word pieces, the special ones included.
+
+    A text without any word piece has a key of zeros.
+    """
 
     def __init__(self, name: str, where: str, precision: str = "float32") -> None:
         import transformers
@@ -36,8 +40,10 @@ class BertEmbedder:
         except (OSError, ValueError, SafetensorError) as error:
             reason = str(error).splitlines()[0]
             raise DataError(
-                f"no encoder could be loaded from {name!r} ({reason}); expected a catalogue name, a folder or a hub id; run: retro fetch minilm"
+                f"no embedder could be loaded from {name!r} ({reason}); expected a catalogue name, a folder "
+                "or a hub id; run: retro fetch minilm"
             ) from None
+        # Of a T5-like model only the half that reads the text makes keys.
         self._model = model.get_encoder() if model.config.is_encoder_decoder else model
         self._max_len = min(
             MAX_WORD_PIECES,
@@ -48,32 +54,35 @@ class BertEmbedder:
         self.fingerprint = make_fingerprint(
             "mean-pooled", self._max_len, self._tokenizer.get_vocab(), weights_digest(self._model)
         )
-        self.precision, self._dtype = precision, product_dtype(precision, torch.device("cpu"))
+        self.precision = precision
+        self._dtype = product_dtype(precision, torch.device("cpu"))
         if self._dtype == torch.float32:
             pack_linear_layers(self._model)
         try:
             self.width = self._pool([[0]]).shape[1]
         except (AttributeError, TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
             raise DataError(
-                f"{name!r} is a {model.config.model_type!r} model that does not read text alone ({str(error).splitlines()[0]}); "
-                "expected a BERT-like encoder; run: retro fetch minilm"
+                f"{name!r} is a {model.config.model_type!r} model that does not read text alone ({reason}); "
+                "expected a BERT-like model; run: retro fetch minilm"
             ) from None
 
-    def embed(self, texts: Sequence[str], progress: Progress | None = None) -> np.ndarray:
-        """One key a text. Texts of like length are batched together; the result has the order of the input."""
-        pieces = (
-            self._tokenizer(list(texts), truncation=True, max_length=self._max_len)["input_ids"]
-            if texts
-            else []
-        )
+    def embed(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
+        """One key for each text, in their order; texts of like length are batched together."""
+        pieces = self._word_pieces(texts) if texts else []
         keys = np.zeros((len(texts), self.width), dtype=np.float32)
         done = 0
         for batch in batches_by_length([len(ids) for ids in pieces], TOKENS_PER_BATCH):
             keys[batch] = self._pool([pieces[index] for index in batch])
             done += len(batch)
-            if progress:
-                progress(done, len(texts))
+            progress(done, len(texts))
         return keys
+
+    def _word_pieces(self, texts: Sequence[str]) -> list[list[int]]:
+        ids: list[list[int]] = self._tokenizer(list(texts), truncation=True, max_length=self._max_len)[
+            "input_ids"
+        ]
+        return ids
 
     @torch.inference_mode()
     def _pool(self, pieces: Sequence[Sequence[int]]) -> np.ndarray:
@@ -81,13 +90,14 @@ class BertEmbedder:
         mask = torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in pieces])[:, None]
         with torch.autocast("cpu", self._dtype, enabled=self._dtype != torch.float32):
             hidden = self._model(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
+        # The mean over the real word pieces alone: padding has weight zero and is not counted.
         weights = mask[..., None].to(hidden.dtype)
         pooled: np.ndarray = ((hidden * weights).sum(1) / weights.sum(1)).numpy()
         return pooled
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Every bit of every weight, so that a fine-tuned encoder is not taken for its origin."""
+    """A hash of every bit of every weight, so that a fine-tuned model is not taken for its origin."""
     digest = hashlib.sha256()
     for name, weight in sorted(model.state_dict().items()):
         digest.update(name.encode())
@@ -96,11 +106,12 @@ def weights_digest(model: nn.Module) -> str:
 
 
 def batches_by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices grouped by length, longest first, so that a batch padded to its longest holds at most `budget` tokens.
+    """Indices in batches of like length, longest first.
 
-    What has no length is in no batch.
+    A batch that is padded to its longest holds at most `budget` tokens. What has no length is in no batch.
     """
     batches: list[list[int]] = []
+    # Sorted by length, so that neighbours in the list need hardly any padding to become one batch.
     for index in sorted(np.flatnonzero(lengths).tolist(), key=lambda index: (-lengths[index], index)):
         if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= budget:
             batches[-1].append(index)
@@ -114,6 +125,7 @@ class PackedLinear(nn.Module):
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
+        # The number of rows is a hint for the layout; other batch sizes are as right, if not as fast.
         self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), TOKENS_PER_BATCH)
         self.bias = None if layer.bias is None else layer.bias.detach()
 

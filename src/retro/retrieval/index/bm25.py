@@ -6,15 +6,16 @@ from typing import Any
 import numpy as np
 
 from retro.errors import ConfigError, MissingExtraError
-from retro.retrieval.index.index import Entries, Found, Removals, save_description
+from retro.retrieval.index.protocol import Entries, Found, Removals, save_description
 
 VOCABULARY = "vocabulary.npy"
 
 
 class Bm25Index:
-    """Lucene's BM25 (k1 1.5, b 0.75). A distance is the negative score; a chunk without a token in common is no neighbour.
+    """Lucene's BM25 (k1 1.5, b 0.75). A distance is the negative score.
 
-    Frequencies are those of the segment, so that scores of different segments are comparable as far as their texts are alike.
+    A chunk without a token in common is no neighbour. Frequencies are those of the segment, so scores of
+    different segments can be compared as far as their texts are alike.
     """
 
     kind = "bm25"
@@ -30,15 +31,19 @@ class Bm25Index:
 
     def add(self, entries: Entries) -> None:
         """Index the chunks in one piece, as bm25s has it: another `add` builds the index anew."""
+        # An opened index has postings, but not the tokens that it would need to count again.
         if len(self._tokens) < len(self):
             raise ConfigError(
-                "a BM25 index that was opened takes no more chunks; expected a new index for them; run: retro db compact"
+                "a BM25 index that was opened takes no more chunks; expected a new index for them; "
+                "run: retro db compact"
             )
         added = [np.asarray(tokens, dtype=np.int64) for tokens in entries.tokens]
         self._tokens += added
         self.removals.extend(len(added))
         self._library = bm25s_library().BM25(method="lucene", backend="numpy")
         if sum(map(len, self._tokens)):
+            # bm25s wants numbers without gaps: the place of each token in the sorted vocabulary is its
+            # number.
             self._vocabulary, numbers = np.unique(np.concatenate(self._tokens), return_inverse=True)
             ends = np.cumsum([len(tokens) for tokens in self._tokens])[:-1]
             chunks = [part.tolist() for part in np.split(numbers, ends)]
@@ -56,16 +61,18 @@ class Bm25Index:
             known = self._known(tokens)
             if len(known) and k:
                 best, scores = highest(self._library.get_scores_from_ids(known, weight_mask=allowed), k)
-                distances[number, : len(best)], rows[number, : len(best)] = -scores, best
+                distances[number, : len(best)] = -scores
+                rows[number, : len(best)] = best
         return distances, rows
 
     def scores_of(self, tokens: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """The scores of a few rows, looked up in each token's sorted list of chunks instead of computed for all."""
+        """The scores of a few rows, looked up in each token's sorted list of chunks, not computed for all."""
         scores = np.zeros(len(rows), dtype=np.float32)
         for token in self._known(tokens):
             postings = self._library.scores
             part = slice(postings["indptr"][token], postings["indptr"][token + 1])
             chunks = postings["indices"][part]
+            # Where a row would stand in the list; it is there only if that place holds the row itself.
             places = np.minimum(np.searchsorted(chunks, rows), len(chunks) - 1)
             scores += np.where(chunks[places] == rows, postings["data"][part][places], 0)
         return scores
@@ -85,7 +92,8 @@ class Bm25Index:
             self._library.vocab_dict = {}  # ours is sorted and numeric; theirs would be a second copy
             self._library.save(folder, show_progress=False)
 
-    def restore(self, folder: Path, keys: np.ndarray, description: dict[str, Any]) -> None:
+    def restore(self, folder: Path, keys: np.ndarray) -> None:
+        """Read what `save` wrote; the keys say how many rows there are."""
         self.removals = Removals.open(folder, len(keys))
         self._vocabulary = np.load(folder / VOCABULARY)
         if len(self._vocabulary):
@@ -93,16 +101,16 @@ class Bm25Index:
                 folder, mmap=True, load_vocab=False, show_progress=False
             )
             postings = self._library.scores
-            if (
-                len(postings["indptr"]) != len(self._vocabulary) + 1
-                or len(postings["data"]) != postings["indptr"][-1]
-            ):
+            # bm25s reads a truncated file without complaint and fails only in a search.
+            one_list_each = len(postings["indptr"]) == len(self._vocabulary) + 1
+            if not one_list_each or len(postings["data"]) != postings["indptr"][-1]:
                 raise ValueError("its postings do not fit its vocabulary")
 
 
 def highest(scores: np.ndarray, k: int) -> Found:
     """Rows and scores of the k highest scores above zero, equals by row."""
     if k < len(scores):
+        # Everything as high as the k-th, which may be more than k: the sort below decides among equals.
         limit = max(np.partition(scores, -k)[-k], np.finfo(scores.dtype).tiny)
         rows = np.flatnonzero(scores >= limit)
     else:

@@ -7,19 +7,19 @@ import faiss
 import numpy as np
 
 from retro.errors import ConfigError
-from retro.retrieval.index.dense import DenseIndex, selector
-from retro.retrieval.index.index import Entries
+from retro.retrieval.index.exact import DenseIndex, selector
+from retro.retrieval.index.protocol import Entries
 
 FILE = "index.faiss"
 ADD_BLOCK = 65_536
 MAX_TRAINING_KEYS = 262_144
 LOSSLESS = ("Flat", "SQfp16")
 ROTATION_ROUNDS = 8
-"""FAISS turns OPQ's rotation fifty times, which takes many minutes."""
+"""Rounds of training OPQ's rotation; FAISS's own default of fifty takes many minutes."""
 
 
 class FactoryIndex(DenseIndex):
-    """`IVF1024,Flat`, `OPQ32_128,IVF8192_HNSW32,PQ32` and the like; exact while there are too few keys to train it."""
+    """`IVF1024,Flat`, `OPQ32_128,IVF8192_HNSW32,PQ32` and so on; exact if there are too few keys to train."""
 
     effort = 16
 
@@ -30,7 +30,8 @@ class FactoryIndex(DenseIndex):
             self._index: faiss.Index | None = faiss.index_factory(width, kind, faiss.METRIC_L2)
         except RuntimeError:
             raise ConfigError(
-                f"{kind!r} is no index of keys of {width} numbers; expected auto, exact, scann, bm25, hybrid or a FAISS factory string such as HNSW24"
+                f"{kind!r} is no index of keys of {width} numbers; expected auto, exact, scann, bm25, hybrid "
+                "or a FAISS factory string such as HNSW24"
             ) from None
 
     def add(self, entries: Entries) -> None:
@@ -42,7 +43,7 @@ class FactoryIndex(DenseIndex):
                 self._index.add(entries.keys[start : start + ADD_BLOCK].astype(np.float16).astype(np.float32))
 
     def _train(self, keys: np.ndarray) -> None:
-        """Train on a sample, with one thread, as sums in another order would give another index."""
+        """Train on a sample, with one thread: sums in another order would give another index."""
         assert self._index is not None
         sample = np.arange(len(keys))
         if len(keys) > MAX_TRAINING_KEYS:
@@ -62,13 +63,16 @@ class FactoryIndex(DenseIndex):
         if self._index is None:
             return []
         lists = faiss.try_extract_index_ivf(self._index)
-        return [2**power for power in range(int(np.log2(lists.nlist)) + 1 if lists else 10)]
+        num_powers = int(np.log2(lists.nlist)) + 1 if lists else 10
+        return [2**power for power in range(num_powers)]
 
     def _candidates(
         self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float
     ) -> np.ndarray:
         assert self._index is not None
+        # Compressed keys rank roughly: fetch several times k and rank the candidates from the stored keys.
         factor = 1 if self.kind.endswith(LOSSLESS) else max(8, min(self.effort, 128))
+        # The fewer rows are allowed, the further the search must go to meet as many of them.
         parameters = parameters_for(self._index, round(max(self.effort, 1) / share), allowed)
         if parameters is None:  # it takes no mask: fetch more and drop
             factor = round(factor / share)
@@ -88,6 +92,7 @@ class FactoryIndex(DenseIndex):
 
 
 def rotations(index: faiss.Index | None) -> list[faiss.OPQMatrix]:
+    """The rotations that an index applies to keys before it compresses them."""
     index = faiss.downcast_index(index)
     if not isinstance(index, faiss.IndexPreTransform):
         return []
@@ -100,7 +105,10 @@ def rotations(index: faiss.Index | None) -> list[faiss.OPQMatrix]:
 def parameters_for(
     index: faiss.Index, effort: int, allowed: np.ndarray | None
 ) -> faiss.SearchParameters | None:
-    """FAISS has a class of parameters for each kind of index, and none for some; the effort is how many lists or nodes are visited."""
+    """FAISS has a class of parameters for each kind of index, and none for some.
+
+    The effort is how many lists or nodes are visited.
+    """
     index = faiss.downcast_index(index)
     options: dict[str, Any] = {} if allowed is None else {"sel": selector(allowed)}
     if isinstance(index, faiss.IndexPreTransform):

@@ -7,13 +7,13 @@ from typing import Any
 import faiss
 import numpy as np
 
-from retro.retrieval.index.dense import DenseIndex, by_row, float16_storage, selector
-from retro.retrieval.index.index import Entries, Found
+from retro.retrieval.index.exact import DenseIndex, by_row, float16_storage, selector
+from retro.retrieval.index.protocol import Entries, Found
 
 HNSW = re.compile(r"HNSW(\d+)")
 GRAPH = "graph.faiss"
 ADD_BLOCK = 65_536
-"""Keys that are float32 at one time. The graph depends on it, and on nothing else but the keys: not on the number of threads."""
+"""Keys that are float32 at one time. The graph depends on this and on the keys, but not on the threads."""
 EF_CONSTRUCTION = 200
 
 
@@ -29,17 +29,19 @@ class HnswIndex(DenseIndex):
         assert match
         self._graph = faiss.IndexHNSWSQ(width, faiss.ScalarQuantizer.QT_fp16, int(match[1]))
         self._graph.hnsw.efConstruction = EF_CONSTRUCTION
-        # Without this, pruning leaves ten links of 48, and the same effort finds less (docs/decisions/0007-indexes.md).
+        # Without this, pruning leaves ten links of 48, and the same effort finds less
+        # (docs/decisions/0007-indexes.md).
         self._graph.keep_max_size_level0 = True
 
     def efforts(self) -> list[int]:
         return [24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512]
 
     def add(self, entries: Entries) -> None:
-        """Link the keys in. FAISS needs vectors that can grow meanwhile: a float16 copy, which is let go at the end."""
+        """Link the keys in. Meanwhile FAISS needs vectors that can grow: a float16 copy, dropped after it."""
         growing = faiss.IndexScalarQuantizer(
             self.keys.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_L2
         )
+        # Keys from an earlier `add` are linked already and must be there to be compared with.
         growing.add_sa_codes(self.keys.view(np.uint8))
         self._attach(growing)
         for start in range(0, len(entries.keys), ADD_BLOCK):
@@ -49,12 +51,14 @@ class HnswIndex(DenseIndex):
         self._attach(float16_storage(self.keys))
 
     def _attach(self, storage: faiss.IndexScalarQuantizer) -> None:
-        self._storage = storage  # the graph only points to it
-        self._graph.own_fields, self._graph.storage = False, storage
+        self._storage = storage  # the graph only points to it, so it must be kept alive here
+        self._graph.own_fields = False
+        self._graph.storage = storage
 
     def _found(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> Found:
         """FAISS computes its distances from the very keys, so they need not be computed again."""
         options = {} if allowed is None else {"sel": selector(allowed)}
+        # The fewer rows are allowed, the more nodes must be visited to meet as many of them.
         parameters = faiss.SearchParametersHNSW(efSearch=round(max(self.effort, 2 * k) / share), **options)
         distances, rows = self._graph.search(queries, k, params=parameters)
         return by_row(np.where(rows < 0, np.float32(np.inf), distances), rows)

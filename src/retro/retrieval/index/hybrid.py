@@ -1,25 +1,27 @@
-"""Dense candidates, ordered by BM25."""
+"""The nearest chunks by key, put in order by BM25."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from retro.retrieval.index.bm25 import Bm25Index
-from retro.retrieval.index.dense import DenseIndex
-from retro.retrieval.index.index import Entries, Found, open_index, save_description
+from retro.retrieval.index.exact import DenseIndex
+from retro.retrieval.index.protocol import Entries, Found, save_description
 
 NUM_CANDIDATES = 100
 
 
 class HybridIndex:
-    """The nearest chunks by key, those with the most telling tokens in common first; equals keep the order of their keys."""
+    """The nearest chunks by key, those that share the most telling tokens first.
+
+    Chunks with equal BM25 scores keep the order of their keys.
+    """
 
     kind = "hybrid"
 
-    def __init__(self, dense: Any, bm25: Any) -> None:
-        self.dense: DenseIndex = dense
-        self.bm25: Bm25Index = bm25
+    def __init__(self, dense: DenseIndex, bm25: Bm25Index) -> None:
+        self.dense = dense
+        self.bm25 = bm25
 
     def __len__(self) -> int:
         return len(self.dense)
@@ -29,6 +31,7 @@ class HybridIndex:
         self.bm25.add(entries)
 
     def remove(self, rows: np.ndarray) -> None:
+        # The dense half proposes every candidate, so what it no longer finds is gone.
         self.dense.remove(rows)
 
     def search(self, entries: Entries, k: int, allowed: np.ndarray | None = None) -> Found:
@@ -37,14 +40,17 @@ class HybridIndex:
         for number, (tokens, rows) in enumerate(zip(entries.tokens, candidates, strict=True)):
             real = rows >= 0
             distances[number, real] = -self.bm25.scores_of(tokens, rows[real])
+        # Stable: candidates of equal score stay in the order of their keys.
         order = np.argsort(distances, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(distances, order, axis=1), np.take_along_axis(candidates, order, axis=1)
 
+    @staticmethod
+    def halves(folder: Path) -> tuple[Path, Path]:
+        """The folders of the two halves."""
+        return folder / "dense", folder / "bm25"
+
     def save(self, folder: Path) -> None:
         save_description(folder, kind=self.kind, num_keys=len(self))
-        self.dense.save(folder / "dense")
-        self.bm25.save(folder / "bm25")
-
-    def restore(self, folder: Path, keys: np.ndarray, description: dict[str, Any]) -> None:
-        self.dense = open_index(folder / "dense", keys)  # type: ignore[assignment]
-        self.bm25 = open_index(folder / "bm25", keys)  # type: ignore[assignment]
+        dense, bm25 = self.halves(folder)
+        self.dense.save(dense)
+        self.bm25.save(bm25)

@@ -1,4 +1,7 @@
-"""ScaNN, the paper's own index (extra `scann`): a tree of partitions over quantised keys, ranked again from the stored ones."""
+"""ScaNN, the paper's own index (extra `scann`): a tree of partitions over quantised keys.
+
+What it proposes is ranked again from the stored keys.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from retro.errors import MissingExtraError
-from retro.retrieval.index.dense import DenseIndex
-from retro.retrieval.index.index import Entries
+from retro.retrieval.index.exact import DenseIndex
+from retro.retrieval.index.protocol import Entries
 
 FOLDER = "scann"
 MIN_KEYS = 16
@@ -18,9 +21,10 @@ OVERFETCH = 30
 
 
 class ScannIndex(DenseIndex):
-    """Built in one piece, as ScaNN has it: another `add` builds it anew. It knows no masks, so more is fetched and then dropped.
+    """Built in one piece, as ScaNN has it: another `add` builds it anew.
 
-    Its training takes a random start that cannot be set: two builds of the same keys differ a little.
+    ScaNN knows no masks, so more is fetched and then dropped. Its training has a random start that cannot be
+    set: two builds of the same keys differ a little.
     """
 
     kind = "scann"
@@ -45,18 +49,19 @@ class ScannIndex(DenseIndex):
         return int(len(self) ** 0.5)
 
     def efforts(self) -> list[int]:
-        return (
-            [2**power for power in range(int(np.log2(self._num_leaves)) + 1)] + [self._num_leaves]
-            if self._searcher
-            else []
-        )
+        if not self._searcher:
+            return []
+        powers = range(int(np.log2(self._num_leaves)) + 1)
+        return [*(2**power for power in powers), self._num_leaves]
 
     def _candidates(
         self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float
     ) -> np.ndarray:
+        # The fewer rows are allowed, the more are fetched to have enough left after the others are dropped.
         reach = min(round(OVERFETCH * k / share), len(self))
         leaves = min(round(self.effort / share), self._num_leaves)
         rows, distances = self._searcher.search_batched(queries, reach, leaves_to_search=leaves)
+        # ScaNN fills up with rows at an infinite distance where it found fewer.
         rows = np.where(np.isfinite(distances), rows.astype(np.int64), -1)
         return rows if allowed is None else np.where((rows >= 0) & allowed[rows], rows, -1)
 

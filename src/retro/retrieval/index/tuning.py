@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from retro.retrieval.index.dense import DenseIndex, nearest
-from retro.retrieval.index.index import Entries
+from retro.retrieval.index.exact import DenseIndex, nearest
+from retro.retrieval.index.protocol import Entries
 
 K = 10
 MARGIN = 0.01
@@ -32,11 +32,15 @@ class SearchReport:
 
 
 def tune(index: DenseIndex, target: float = 0.95, num_queries: int = 512, seed: int = 0) -> SearchReport:
-    """Choose the least effort that reaches the target recall@10, or the best there is, and keep the report with the index."""
+    """Choose the least effort that reaches the target recall@10, or else the highest there is.
+
+    The report is kept with the index.
+    """
     rows = np.random.default_rng(seed).permutation(np.flatnonzero(~index.removals.mask))[:num_queries]
     queries = Entries(np.asarray(index.keys[rows], dtype=np.float32))
     limits = true_limits(index, queries.keys, rows)
     recall = 1.0 if not index.efforts() else 0.0
+    # Cheapest first, and stop at the first that is good enough.
     for effort in index.efforts():
         index.effort = effort
         recall = measure_recall(index, queries, rows, limits)
@@ -44,29 +48,44 @@ def tune(index: DenseIndex, target: float = 0.95, num_queries: int = 512, seed: 
             break
     seconds, latency = time_searches(index, queries)
     report = SearchReport(
-        kind=index.kind, effort=index.effort, recall_at_10=recall, target=target, reached=recall >= target, num_queries=len(rows),
-        queries_per_second=len(rows) / seconds if len(rows) else 0.0, latency_ms=1000 * latency,
-    )  # fmt: skip
+        kind=index.kind,
+        effort=index.effort,
+        recall_at_10=recall,
+        target=target,
+        reached=recall >= target,
+        num_queries=len(rows),
+        queries_per_second=len(rows) / seconds if len(rows) else 0.0,
+        latency_ms=1000 * latency,
+    )
     index.report = asdict(report)
     return report
 
 
 def true_limits(index: DenseIndex, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The distance of each key's tenth neighbour, or of its last if there are fewer; itself does not count."""
+    """The distance of each key's tenth neighbour, or of its last if there are fewer; never of itself."""
     allowed = index.removals.within(None)
     k = min(K + 1, int(np.count_nonzero(~index.removals.mask)))
-    return without_self(nearest(index.keys, queries, k, allowed), rows)[:, -1] if k > 1 else np.zeros(0)
+    if k <= 1:
+        return np.zeros(0)
+    return without_self(nearest(index.keys, queries, k, allowed), rows)[:, -1]
 
 
 def measure_recall(index: DenseIndex, queries: Entries, rows: np.ndarray, limits: np.ndarray) -> float:
-    """Distances are computed in the same way by every index, so a row is a true neighbour if it is within the limit."""
+    """The part of what is found that lies within the limits.
+
+    Every index computes distances in the same way, so a row within the limit is a true neighbour.
+    """
     k = min(K + 1, len(index) - int(np.count_nonzero(index.removals.mask)))
-    return float((without_self(index.search(queries, k), rows) <= limits[:, None]).mean()) if k > 1 else 1.0
+    if k <= 1:
+        return 1.0
+    within = without_self(index.search(queries, k), rows) <= limits[:, None]
+    return float(within.mean())
 
 
 def without_self(found: tuple[np.ndarray, np.ndarray], rows: np.ndarray) -> np.ndarray:
     """The distances of all but the query's own row, or of all but the last if it was not found."""
     distances, found_rows = found
+    # The own row becomes infinitely far and sorts to the end, where one column is cut off for every query.
     return np.sort(np.where(found_rows == rows[:, None], np.inf, distances), axis=1)[:, :-1]
 
 

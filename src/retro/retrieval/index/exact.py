@@ -1,4 +1,4 @@
-"""Search by key: exact search over float16 keys, and what every dense index has in common."""
+"""Search by key: exact search over float16 keys, and what all indexes over keys have in common."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import faiss
 import numpy as np
 
-from retro.retrieval.index.index import Entries, Found, Removals, save_description
+from retro.retrieval.index.protocol import Entries, Found, Removals, save_description
 
 BLOCK = 16_384
 """Keys that are float32 at one time."""
@@ -16,6 +16,7 @@ SCRATCH = 1 << 20
 SLACK = 16
 """How many more than k a quick estimate must find, so that its rounding cannot push out a true one."""
 FEW_QUERIES = 20
+"""Below so many queries, each is better compared with the float16 keys by itself."""
 FEW_ALLOWED = 0.1
 """Below this part of the rows, looking at the allowed ones is surer and cheaper than an approximate index."""
 
@@ -23,8 +24,8 @@ FEW_ALLOWED = 0.1
 class DenseIndex:
     """Exact search by squared L2 distance. Approximate indexes derive from it and only propose candidates.
 
-    Distances are always computed from the float16 keys by the same float32 arithmetic, so that those of different indexes and
-    segments are equal, comparable and mergeable.
+    Distances are always computed from the float16 keys by the same float32 arithmetic, so those of different
+    indexes and segments are equal where the keys are, and can be compared and merged.
     """
 
     kind = "exact"
@@ -66,9 +67,11 @@ class DenseIndex:
         return distances, rows
 
     def _search(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> Found:
+        # An index without efforts searches exactly by itself.
         if not self.efforts() or share < FEW_ALLOWED:
             return nearest(self.keys, queries, k, allowed)
         distances, rows = self._found(queries, k, allowed, share)
+        # A mask can leave a graph or a list with fewer than k although there are k: look at all keys then.
         short = np.flatnonzero(rows[:, -1] < 0)
         if len(short):
             distances[short], rows[short] = nearest(self.keys, queries[short], k, allowed)
@@ -81,7 +84,10 @@ class DenseIndex:
     def _candidates(
         self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float
     ) -> np.ndarray:
-        """At least k allowed rows for each query, in any order; −1 where none was found. `share` of the rows is allowed."""
+        """At least k allowed rows for each query, in any order; −1 where none was found.
+
+        `share` is the part of all rows that is allowed.
+        """
         raise NotImplementedError
 
     def save(self, folder: Path) -> None:
@@ -98,12 +104,14 @@ class DenseIndex:
     def restore(self, folder: Path, keys: np.ndarray, description: dict[str, Any]) -> None:
         self.keys = np.ascontiguousarray(keys, dtype=np.float16)
         self.removals = Removals.open(folder, len(keys))
-        self.effort, self.report = description["effort"], description["report"]
+        self.effort = description["effort"]
+        self.report = description["report"]
 
 
 def rank(keys: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int) -> Found:
     """The k nearest of each query's own candidate rows, equals by row."""
     distances = np.empty(rows.shape, dtype=np.float32)
+    # So many queries at a time that the differences to all their candidates fit into the scratch space.
     step = max(1, SCRATCH // (rows.shape[1] * keys.shape[1]))
     for start in range(0, len(queries), step):
         part = slice(start, start + step)
@@ -111,6 +119,7 @@ def rank(keys: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int) -> Fou
         difference -= queries[part, None]
         np.einsum("nkd,nkd->nk", difference, difference, out=distances[part])
     distances[rows < 0] = np.inf
+    # By distance, and by row among equals: the last key of lexsort is the first that counts.
     order = np.lexsort((rows, distances), axis=-1)[:, :k]
     return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
@@ -124,14 +133,12 @@ def by_row(distances: np.ndarray, rows: np.ndarray) -> Found:
 def nearest(keys: np.ndarray, queries: np.ndarray, k: int, allowed: np.ndarray | None) -> Found:
     """Exactly the k nearest allowed rows, of which there are at least k.
 
-    A quick estimate proposes a few more than k. Where it cannot exclude that a row it left out is as near as the k-th, as among
-    many equal keys, it is asked for more.
+    A quick estimate proposes a few more than k. Where a row that it left out could be as near as the k-th, as
+    among many equal keys, it is asked for more.
     """
     total = len(keys) if allowed is None else int(np.count_nonzero(allowed))
-    distances, rows = (
-        np.empty((len(queries), k), dtype=np.float32),
-        np.empty((len(queries), k), dtype=np.int64),
-    )
+    distances = np.empty((len(queries), k), dtype=np.float32)
+    rows = np.empty((len(queries), k), dtype=np.int64)
     open_queries, reach = np.arange(len(queries)), min(k + SLACK, total)
     estimate: Callable[..., Found] = (
         estimate_in_blocks if len(queries) >= FEW_QUERIES else estimate_one_by_one
@@ -140,6 +147,8 @@ def nearest(keys: np.ndarray, queries: np.ndarray, k: int, allowed: np.ndarray |
         asked = queries[open_queries]
         estimates, candidates = estimate(keys, asked, reach, allowed)
         distances[open_queries], rows[open_queries] = rank(keys, asked, candidates, k)
+        # The worst estimate bounds what was left out. If the true k-th is nearer by more than the estimate's
+        # rounding, which grows with the length of the query, nothing better can be missing.
         last = estimates[:, -1]
         rounding = 1e-5 * (last + np.einsum("nd,nd->n", asked, asked))
         doubtful = (distances[open_queries, -1] >= last - rounding) & (reach < total)
@@ -153,16 +162,21 @@ def estimate_in_blocks(keys: np.ndarray, queries: np.ndarray, k: int, allowed: n
     best = (np.zeros((len(queries), 0), dtype=np.float32), np.zeros((len(queries), 0), dtype=np.int64))
     for start in range(0, len(allowed_rows), BLOCK):
         block = allowed_rows[start : start + BLOCK]
+        # Without a mask a block is a slice, which copies nothing.
         part = keys[start : start + BLOCK] if allowed is None else keys[block]
         distances, found = faiss.knn(queries, part.astype(np.float32), min(k, len(block)))
         distances, rows = np.hstack([best[0], distances]), np.hstack([best[1], block[found]])
+        # The best of the blocks before stand first, so a stable sort keeps the lower row first among equals.
         order = np.argsort(distances, axis=1, kind="stable")[:, :k]
         best = np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
     return best
 
 
 def estimate_one_by_one(keys: np.ndarray, queries: np.ndarray, k: int, allowed: np.ndarray | None) -> Found:
-    """Every distance for itself, straight from the float16 keys: better than blocks where few queries would share a conversion."""
+    """Every distance by itself, straight from the float16 keys.
+
+    Better than blocks where only few queries would share the conversion to float32.
+    """
     parameters = faiss.SearchParameters(sel=selector(allowed)) if allowed is not None else None
     return float16_storage(keys).search(queries, k, params=parameters)
 
@@ -172,10 +186,14 @@ def selector(allowed: np.ndarray) -> faiss.IDSelectorBitmap:
 
 
 def float16_storage(keys: np.ndarray) -> faiss.IndexScalarQuantizer:
-    """FAISS's float16 vectors that are our keys themselves, not a copy; they must outlive it."""
+    """A FAISS index of float16 vectors that are our keys themselves, not a copy; the keys must outlive it."""
     storage = faiss.IndexScalarQuantizer(keys.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_L2)
-    codes, pointer = storage.codes, faiss.swig_ptr(keys.reshape(-1).view(np.uint8))
-    codes.is_owned, codes.view_data, codes.c_ptr = False, pointer, pointer
+    codes = storage.codes
+    pointer = faiss.swig_ptr(keys.reshape(-1).view(np.uint8))
+    # FAISS keeps its codes in a vector that can also be a view of foreign memory; this makes it one.
+    codes.is_owned = False
+    codes.view_data = pointer
+    codes.c_ptr = pointer
     codes.view_size = codes.c_size = keys.nbytes
     storage.ntotal = len(keys)
     return storage

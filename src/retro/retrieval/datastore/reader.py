@@ -1,0 +1,213 @@
+"""The reading side of a datastore: its newest version, its embedder, and searches by text or by tokens.
+
+No lock and no transaction is held while queries are embedded or segments are scanned. A search takes the
+newest snapshot, scans it, and asks the ledger about that snapshot's version alone; if a compaction has
+removed what the ledger would have to say about it, the search is done again on the newest version.
+"""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from retro.config import DatastoreConfig
+from retro.config_json import from_dict
+from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.errors import ArtifactError, ConfigError
+from retro.retrieval.datastore.ledger import FILE, CompactedError, Ledger
+from retro.retrieval.datastore.segment import Segment
+from retro.retrieval.datastore.snapshot import Snapshot
+from retro.retrieval.embedder import Embedder, open_embedder
+from retro.retrieval.index import Entries
+from retro.retrieval.search import Neighbour, Search, Version
+
+SEGMENTS, TOKENIZER = "segments", "tokenizer"
+FORMAT = 1
+
+
+class DatastoreReader:
+    """A folder with a ledger, segments and a tokenizer. Any number of threads may search it at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ledger = Ledger(path / FILE)
+        if self.ledger.fact("format") != FORMAT:
+            raise ArtifactError(
+                f"{path} has format {self.ledger.fact('format')}; expected {FORMAT}; "
+                "remove it and run: retro build"
+            )
+        self.config = from_dict(DatastoreConfig, self.ledger.fact("config"), f"{path / FILE}: config")
+        self.tokenizer = Tokenizer.open(path / TOKENIZER)
+        self.tokenizer.expect(self.ledger.fact("tokenizer"), str(path), "retro build")
+        # Two locks, as a large model that loads must not keep others from the newest version.
+        self._embedder: Embedder | None = None
+        self._loading = threading.Lock()
+        self._snapshot: Snapshot | None = None
+        self._opening = threading.Lock()
+        self.snapshot()
+
+    @property
+    def chunk_len(self) -> int:
+        return self.config.chunk_len
+
+    @property
+    def embedder(self) -> Embedder:
+        """What made the keys, loaded when it is first needed."""
+        with self._loading:
+            if self._embedder is None:
+                self._embedder = self._load_embedder()
+            return self._embedder
+
+    def _load_embedder(self) -> Embedder:
+        # Queries may come from a machine without the hardware that made the keys.
+        precision = "float32" if self.config.encoder_precision == "float32" else "auto"
+        embedder = open_embedder(self.config.encoder, precision)
+        if embedder.fingerprint != self.ledger.fact("encoder"):
+            raise ArtifactError(
+                f"{self.path} was built with another {self.config.encoder!r} than is here now; expected the "
+                "same embedder for keys and queries; bring it back, or remove the datastore and "
+                "run: retro build"
+            )
+        return embedder
+
+    def use(self, embedder: Embedder) -> None:
+        """Take an embedder that is loaded already."""
+        self._embedder = embedder
+
+    def __len__(self) -> int:
+        """How many chunks can be found."""
+        return len(self.snapshot())
+
+    def snapshot(self) -> Snapshot:
+        """The newest version. What was committed before this call is in it, in whatever process."""
+        snapshot = self._snapshot
+        if snapshot is not None and snapshot.version == self.ledger.version():
+            return snapshot
+        # One thread opens what is new and the others wait for it, rather than each opening it for itself.
+        with self._opening:
+            while True:
+                version, deleted = self._newest()
+                try:
+                    self._snapshot = self._opened(version, deleted)
+                    return self._snapshot
+                except (FileNotFoundError, ArtifactError) as error:
+                    # A compaction may have removed a segment meanwhile; the ledger names what took its place.
+                    if self.ledger.version() == version:
+                        raise ArtifactError(
+                            f"{self.path} has lost a file of version {version.number} ({error}); "
+                            "restore it, or remove the datastore and run: retro build"
+                        ) from None
+
+    def _newest(self) -> tuple[Version, dict[str, list[int]]]:
+        """The newest version, and the deleted documents of each of its segments, by the segment's name."""
+        with self.ledger.transaction(write=False):
+            # Within one transaction, so that version, segments and deletions belong together.
+            names = [row.name for row in self.ledger.segments()]
+            return self.ledger.version(), {name: self.ledger.deleted(name) for name in names}
+
+    def _opened(self, version: Version, deleted: dict[str, list[int]]) -> Snapshot:
+        """A snapshot of the named segments; those that are open already are kept."""
+        before = self._snapshot
+        if before is not None and before.version == version:
+            return before
+        known = {segment.name: segment for segment in before.segments} if before is not None else {}
+        segments = [known.get(name) or self._open_segment(name) for name in deleted]
+        return Snapshot(version, segments, list(deleted.values()), self.chunk_len, self.tokenizer.pad_id)
+
+    def _open_segment(self, name: str) -> Segment:
+        folder = self.path / SEGMENTS / name
+        return Segment(folder, self.chunk_len, self.tokenizer.dtype, self.tokenizer.pad_id)
+
+    def queries(self, chunks: Sequence[str | np.ndarray]) -> tuple[np.ndarray, Entries]:
+        """Which of the chunks, texts or tokens, are not blank, and what those are searched with.
+
+        All queries are made here. Keys are rounded to float16 as the stored ones are, so that a chunk finds
+        the same live and beforehand; tokens that are given are searched with as they are, not cut anew from
+        their text.
+        """
+        texts = [
+            chunk if isinstance(chunk, str) else self.tokenizer.decode(chunk.tolist()) for chunk in chunks
+        ]
+        asked = [number for number, text in enumerate(texts) if text.strip()]
+        if not asked:
+            return np.zeros(0, dtype=np.int64), Entries(np.zeros((0, 0), dtype=np.float16))
+        keys = self.embedder.embed([texts[number] for number in asked]).astype(np.float16)
+        tokens = [self._tokens_of(chunks[number]) for number in asked]
+        return np.array(asked), Entries(keys, tokens)
+
+    def _tokens_of(self, chunk: str | np.ndarray) -> np.ndarray:
+        return np.array(self.tokenizer.encode(chunk)) if isinstance(chunk, str) else chunk
+
+    def search(
+        self,
+        chunks: Sequence[str | np.ndarray],
+        k: int,
+        sources: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+    ) -> list[list[Neighbour]]:
+        """The k nearest chunks of each text or chunk of tokens, nearest first.
+
+        Fewer if there are no more, none for a blank one. Only documents of the given sources are found, if
+        any are given, and none whose id is excluded. All of it is of one version: the newest, once the
+        queries are embedded.
+        """
+        if k < 1:
+            raise ConfigError(f"k is {k}; expected at least 1; switch retrieval off instead")
+        asked, entries = self.queries(chunks)
+        found: list[list[Neighbour]] = [[] for _ in chunks]
+        if len(asked):
+            answers = self.search_entries(entries, k, sources, exclude)
+            for number, neighbours in zip(asked, answers, strict=True):
+                found[number] = neighbours
+        return found
+
+    def search_entries(
+        self, entries: Entries, k: int, sources: Sequence[str] = (), exclude: Sequence[str] = ()
+    ) -> list[list[Neighbour]]:
+        """The same for what is embedded already."""
+        while True:
+            try:
+                return self.search_version(self.snapshot(), entries, k, sources, exclude)
+            except CompactedError:
+                continue  # while it was searched; the newest version is whole again
+
+    def search_version(
+        self,
+        version: Search,
+        entries: Entries,
+        k: int,
+        sources: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+    ) -> list[list[Neighbour]]:
+        """The same in a given version; a `CompactedError` if the ledger can no longer answer for it."""
+        number = version.version.number
+        documents = self.ledger.find("source", sources, number) if sources else None
+        without = self.ledger.find("id", exclude, number, deleted=True) if exclude else ()
+        # The only long step, between two short questions to the ledger: nothing is held meanwhile.
+        distances, chunks = version.search(entries, k, documents, without)
+        return self.describe(version, distances, chunks)
+
+    def describe(self, version: Search, distances: np.ndarray, chunks: np.ndarray) -> list[list[Neighbour]]:
+        """Texts and documents of found chunks (query, rank), which the version must hold; −1 is left out."""
+        values = version.values(chunks)
+        numbers = version.documents(chunks)
+        # One question for all documents; neighbours often share one.
+        rows = self.ledger.documents(np.unique(numbers[numbers >= 0]).tolist(), version.version.number)
+        described: list[list[Neighbour]] = [[] for _ in chunks]
+        for query, rank in np.argwhere(chunks >= 0):
+            row = rows[int(numbers[query, rank])]
+            neighbour = Neighbour(
+                chunk=int(chunks[query, rank]),
+                distance=float(distances[query, rank]),
+                tokens=values[query, rank],
+                text=self.tokenizer.decode(values[query, rank].tolist()),
+                document=row["id"],
+                title=row["title"],
+                source=row["source"],
+            )
+            described[query].append(neighbour)
+        return described
+
+    def close(self) -> None:
+        self.ledger.close()

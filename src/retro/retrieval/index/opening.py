@@ -1,0 +1,94 @@
+"""Choosing a kind of index, making an empty one, and opening a saved one."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from retro.errors import ArtifactError
+from retro.retrieval.index.bm25 import Bm25Index
+from retro.retrieval.index.exact import DenseIndex
+from retro.retrieval.index.factory import FactoryIndex
+from retro.retrieval.index.hnsw import HNSW, HnswIndex
+from retro.retrieval.index.hybrid import HybridIndex
+from retro.retrieval.index.protocol import DESCRIPTION, Index
+from retro.retrieval.index.scann import ScannIndex
+
+EXACT_BELOW = 50_000
+HNSW_UP_TO = 2_000_000
+
+
+def make_index(kind: str, width: int, num_keys: int, exact_below: int = EXACT_BELOW) -> Index:
+    """An empty index for keys of `width` numbers.
+
+    `kind` is `auto` (chosen by the number of keys), `exact`, `scann`, `bm25`, `hybrid`, or a FAISS factory
+    string such as `HNSW24`.
+    """
+    if kind == "bm25":
+        return Bm25Index()
+    if kind == "hybrid":
+        return HybridIndex(_make_dense("auto", width, num_keys, exact_below), Bm25Index())
+    return _make_dense(kind, width, num_keys, exact_below)
+
+
+def _make_dense(kind: str, width: int, num_keys: int, exact_below: int) -> DenseIndex:
+    if kind == "auto":
+        kind = kind_for_size(width, num_keys, exact_below)
+    if kind == "exact":
+        return DenseIndex(width)
+    if kind == "scann":
+        return ScannIndex(width)
+    if HNSW.fullmatch(kind):
+        return HnswIndex(width, kind)
+    return FactoryIndex(width, kind)
+
+
+def kind_for_size(width: int, num_keys: int, exact_below: int = EXACT_BELOW) -> str:
+    """Exact for few keys, a graph for many, compressed keys for very many."""
+    if num_keys < exact_below:
+        return "exact"
+    if num_keys <= HNSW_UP_TO:
+        return "HNSW24"
+    # FAISS's advice is 4·√n to 16·√n inverted lists; the lower end, as a power of two.
+    num_lists = 2 ** round(np.log2(4 * num_keys**0.5))
+    num_bytes = next((size for size in (32, 16, 8) if size <= width // 2), 1)
+    return f"OPQ{num_bytes}_{num_bytes * min(4, width // num_bytes)},IVF{num_lists}_HNSW32,PQ{num_bytes}"
+
+
+def open_index(folder: Path, keys: np.ndarray) -> Index:
+    """Open a saved index over the keys that it was built from, which may be a memory map."""
+    with _reading(folder):
+        description = json.loads((folder / DESCRIPTION).read_text())
+        if description["num_keys"] != len(keys):
+            raise ArtifactError(
+                f"{folder} indexes {description['num_keys']} keys but {len(keys)} are stored; "
+                "expected as many; remove it and run: retro build"
+            )
+        if description["kind"] == HybridIndex.kind:
+            # Its halves are folders of their own, and the dense one says itself of what kind it is.
+            dense, bm25 = (open_index(half, keys) for half in HybridIndex.halves(folder))
+            assert isinstance(dense, DenseIndex)
+            assert isinstance(bm25, Bm25Index)
+            return HybridIndex(dense, bm25)
+        if description["kind"] == Bm25Index.kind:
+            words = Bm25Index()
+            words.restore(folder, keys)
+            return words
+        index = _make_dense(description["kind"], keys.shape[1], len(keys), EXACT_BELOW)
+        index.restore(folder, keys, description)
+        return index
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """Turn whatever the libraries say about a broken file into one line."""
+    try:
+        yield
+    except (RuntimeError, ValueError, OSError, EOFError, KeyError, TypeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ArtifactError(
+            f"{folder} is not a readable index ({reason}); expected the files that were saved; "
+            "remove it and run: retro build"
+        ) from None
