@@ -7,6 +7,7 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,13 @@ from retro.fitting.baseline import retrofit
 from retro.generation.sampler import Sampler
 from retro.generation.search import Passages
 from retro.model.protocol import LanguageModel, ModelFacts, TrainableModel
-from retro.model.weights import WEIGHTS
+from retro.model.weights import OLD_CONFIG, RECORD, WEIGHTS
 from retro.retrieval.datastore.build import build_datastore
 from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours, find_neighbours
 from retro.retrieval.retriever import Retriever
 from retro.retrieval.thinning import thinned_neighbours
-from retro.run import Origin, load, make_model
+from retro.run import Origin, Run, load, make_model
 from retro.scoring.evaluate import Evaluation, evaluate
 from retro.scoring.inspection import CloseDocument, DocumentGain, document_gains, find_document, look_closely
 from retro.scoring.sets import EvaluationSet, make_set, name_of
@@ -358,3 +359,89 @@ class Workspace(CorpusWorkspace):
             return Sampler(model, tokenizer=tokenizer, window=window)
         given = Passages(passages, tokenizer, model.facts.chunk_len) if passages else None
         return Sampler(model, given or Retriever(self.datastore(), num_neighbours), window=window)
+
+
+class OpenRun:
+    """A run beside what it is used with: a datastore, and the workspace that it lies in, if there is one.
+
+    Each part is opened when it is first asked for, so a baseline needs no datastore.
+    """
+
+    def __init__(self, path: Path, work: Workspace | None = None, datastore: Path | None = None) -> None:
+        self.path = path
+        self.work = work
+        self.datastore_path = datastore
+        """Where a datastore was named in place of the workspace's."""
+        self._datastore: Datastore | None = None
+
+    @cached_property
+    def run(self) -> Run:
+        if not self.path.exists():
+            place = self.work.path if self.work else "WORK"
+            raise ArtifactError(
+                f"{self.path} does not exist; expected the folder of a run; "
+                f"run: retro train {place} --name {self.path.name}"
+            )
+        return Run(self.path, self.work.tokenizer_path if self.work else None)
+
+    @cached_property
+    def model(self) -> LanguageModel:
+        return self.run.load()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.run.tokenizer
+
+    def datastore(self) -> Datastore:
+        """What is retrieved from: it must have been built with the run's tokenizer and chunk length."""
+        if self._datastore is None:
+            self._datastore = self._open_datastore()
+        return self._datastore
+
+    def _open_datastore(self) -> Datastore:
+        if self.datastore_path is not None:
+            found = open_datastore(self.datastore_path)
+        elif self.work is not None:
+            found = self.work.datastore()
+        else:
+            raise ArtifactError(
+                f"{self.path} is a run without a workspace; expected a datastore to retrieve from; "
+                "name one, or a workspace that has one: --datastore PATH"
+            )
+        self.run.expect_same_tokenizer(found.tokenizer.fingerprint, str(found.path))
+        if found.chunk_len != self.model.facts.chunk_len:
+            raise ConfigError(
+                f"{found.path} has chunks of {found.chunk_len} tokens; "
+                f"expected the {self.model.facts.chunk_len} of {self.path}"
+            )
+        return found
+
+
+def open_run(place: str | Path, name: str = "retro", datastore: str | Path | None = None) -> OpenRun:
+    """What a command names: a run of a workspace, or a run's folder from anywhere.
+
+    `place` is a workspace, whose run is called `name`, or the run's own folder, and then the name is not looked at. In a
+    workspace `name` may be the folder of a run from elsewhere, too. `datastore` is a datastore, or a workspace that has
+    one, in place of the workspace's own.
+    """
+    place = Path(place)
+    other = Path(datastore) if datastore is not None else None
+    if is_run(place):
+        # A run that still lies where it was trained finds that workspace's datastore.
+        around = Workspace(place.resolve().parent.parent)
+        inside = place.resolve().parent == around.path / "runs" and around.tokenizer_path.exists()
+        return OpenRun(place, around if inside else None, other)
+    work = Workspace(place)
+    path = work.run_path(name)
+    elsewhere = Path(name)
+    return OpenRun(elsewhere if not path.exists() and is_run(elsewhere) else path, work, other)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder holds a model, be it from before there was a record of it."""
+    return (path / RECORD).exists() or ((path / OLD_CONFIG).exists() and (path / WEIGHTS).exists())
+
+
+def open_datastore(place: Path) -> Datastore:
+    """The datastore of a workspace, or the one that is named."""
+    return Datastore.open(place / "datastore" if (place / "datastore").exists() else place)
