@@ -14,6 +14,7 @@ from retro.config import (
     RunConfig,
     TrainingConfig,
 )
+from retro.jobs.retrieval import build, find_neighbours
 from retro.stages.progress import Progress, no_progress
 from retro.workspace import Workspace
 
@@ -52,9 +53,9 @@ def small_workspace(
     """A workspace up to its neighbours."""
     run, work = small_run(bert), Workspace(folder)
     work.ingest([str(source)], run.corpus)
-    work.build(run.datastore)
+    build(work, run.datastore)
     for split in splits:
-        work.find_neighbours(split)
+        find_neighbours(work, split)
     return work
 
 

@@ -10,12 +10,8 @@ from retro.generation.choice import Choice
 from retro.generation.sampler import Prompt, Sampler
 from retro.generation.search import Passage
 from retro.model.retro import Retro
-from retro.questions.answering import Answerer
-from retro.questions.batches import make_batch
-from retro.questions.examples import Question
-from retro.questions.experiment import with_distractors, with_foreign_passages
-from retro.questions.finetuning import split
-from retro.questions.sources import (
+from retro.questions.answering import (
+    Answerer,
     FromBm25,
     closed_book,
     from_datastore,
@@ -23,6 +19,10 @@ from retro.questions.sources import (
     own_passages,
     with_passages,
 )
+from retro.questions.batches import make_batch
+from retro.questions.examples import Question
+from retro.questions.finetuning import split, with_distractors
+from retro.questions.scoring import with_foreign_passages
 from retro.workspace import Workspace
 from tests.workspaces import small_run
 

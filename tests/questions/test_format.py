@@ -6,11 +6,9 @@ import torch
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.generation.search import Passage
-from retro.model.decoding import Decoding
 from retro.model.retro import Retro
-from retro.questions.batches import make_batch
+from retro.questions.batches import Format, make_batch
 from retro.questions.examples import Question
-from retro.questions.format import Format
 from retro.retrieval.datastore.datastore import Neighbour
 from retro.training.batches import Batch
 from retro.workspace import Workspace
@@ -134,7 +132,7 @@ def test_cached_decoding_of_padded_questions_is_the_full_forward() -> None:
     assert batch.neighbours is not None
     assert batch.neighbour_mask is not None
     full = model(batch.tokens, batch.neighbours, batch.neighbour_mask)
-    decoding = Decoding(model)
+    decoding = model.begin()
     prompts = batch.tokens[:, :8].tolist()
     found = [decoding.prefill(prompts, batch.neighbours[:, :2], batch.neighbour_mask[:, :2])]
     for place in range(8, 11):  # the second answer's tokens; the first one's go on over the third chunk's end

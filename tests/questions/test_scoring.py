@@ -6,8 +6,17 @@ from retro.errors import DataError
 from retro.generation.search import Passage
 from retro.questions.answering import Answer
 from retro.questions.examples import Question
-from retro.questions.experiment import CLOSED, OPEN, compare_answers
-from retro.questions.scoring import best, exact_match, f1, holds_answer, normalise, score
+from retro.questions.scoring import (
+    CLOSED,
+    OPEN,
+    best,
+    compare_answers,
+    exact_match,
+    f1,
+    holds_answer,
+    normalise,
+    score,
+)
 
 
 @pytest.mark.parametrize(

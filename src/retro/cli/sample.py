@@ -31,6 +31,8 @@ class Options:
     """A file with the text to continue."""
     name: str = "retro"
     """The run."""
+    datastore: Path | None = None
+    """A datastore of the run's tokenizer, or a workspace that has one, in place of the workspace's own."""
     tokens: int = 128
     """How many tokens to add at most."""
     min_tokens: int = 0
@@ -136,12 +138,10 @@ def main(arguments: list[str]) -> None:
 
 
 def _sampler(options: Options) -> "Sampler":
-    from retro.workspace import Workspace
+    from retro.workspace import open_run
 
-    work = Workspace(options.work)
-    sampler = work.sampler(
-        options.name, options.neighbours, not options.off, options.passages, options.window
-    )
+    opened = open_run(options.work, options.name, options.datastore)
+    sampler = opened.sampler(options.neighbours, not options.off, options.passages, options.window)
     if (options.on or options.both or options.wants_neighbours) and not sampler.model.facts.retrieves:
         raise ConfigError(
             f"run {options.name!r} has no cross-attention; expected a RETRO, or none of the options of retrieval"

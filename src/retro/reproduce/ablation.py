@@ -8,8 +8,8 @@ from retro.config import RunConfig
 from retro.pages.plots import Bar, sideways_bars
 from retro.recipes import ABLATIONS, ablation
 from retro.reproduce.claims import Claim, above, together
-from retro.reproduce.experiment import Findings, percent
-from retro.reproduce.result import Cell, Figure, Table
+from retro.reproduce.experiment import percent
+from retro.reproduce.result import Cell, Figure, Findings, Table
 from retro.reproduce.scales import Scale
 from retro.scoring.evaluate import OFF, Evaluation, on
 from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain

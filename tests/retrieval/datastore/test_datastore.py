@@ -7,6 +7,7 @@ import pytest
 from retro.config import CorpusConfig, DatastoreConfig
 from retro.corpus.ingest import CorpusWorkspace
 from retro.errors import ArtifactError, ConfigError, DataError
+from retro.jobs.retrieval import build as build_in
 from retro.retrieval.datastore import segment_writer
 from retro.retrieval.datastore.build import build_datastore
 from retro.retrieval.datastore.datastore import Datastore
@@ -139,9 +140,9 @@ def test_the_smallest_corpora_work(tmp_path: Path, bert: str, num_documents: int
         (folder / f"{number}.txt").write_text(f"few words {number}")
     work = Workspace(tmp_path / "work")
     work.ingest([str(folder)], CorpusConfig(vocab_size=275, valid_fraction=0.0, test_fraction=0.0))
-    datastore = work.build(DatastoreConfig(encoder=bert, chunk_len=64, num_neighbours=3))
+    datastore = build_in(work, DatastoreConfig(encoder=bert, chunk_len=64, num_neighbours=3))
     assert len(datastore) == num_documents
-    neighbours = work.find_neighbours("train")
+    neighbours = find_neighbours(work.store("train"), datastore, work.neighbours_path("train"))
     assert (np.asarray(neighbours.chunks) >= 0).sum(axis=1).tolist() == [num_documents - 1] * num_documents
 
 
