@@ -11,7 +11,7 @@ from retro.errors import RetroError
 
 COMMANDS = {
     "demo": "the whole road on embedded defaults, with a report at the end",
-    "fetch": "bring a corpus or an encoder of the catalogue",
+    "fetch": "bring a corpus or an embedder of the catalogue",
     "ingest": "text → tokenizer and tokens, split and decontaminated",
     "tokenizer": "see how a tokenizer cuts a text, and how well it fits each source",
     "decontaminate": "remove training documents close to an evaluation set, or named in a list",
@@ -21,7 +21,7 @@ COMMANDS = {
     "train": "train RETRO, or its baseline",
     "fit": "RETROfit: add retrieval to a trained baseline, and train that alone; --task qa fine-tunes on questions",
     "evaluate": "bits per byte or a task's score without retrieval and with several k, on any documents",
-    "inspect": "look closely at a document: what retrieval saved on every token, beside the neighbours",
+    "inspect": "look into a document: what retrieval saved on every token, beside the neighbours",
     "knn": "a baseline beside kNN-LM and a continuous cache on top of it",
     "harness": "tasks of lm-evaluation-harness",
     "sample": "continue a text and show the neighbours it used",
