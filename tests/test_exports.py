@@ -1,4 +1,4 @@
-"""What `import retro` offers: every name loads, type checkers see the same ones, and nothing heavy is imported."""
+"""What `import retro` offers: every name loads, type checkers see the same, nothing heavy is imported."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""The plugin with the harness itself, where it is installed; without it, the message that says how to get it."""
+"""The plugin with the harness, where it is installed; without it, the message that says how to get it."""
 
 import gzip
 import importlib.util

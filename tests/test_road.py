@@ -1,4 +1,4 @@
-"""The whole road, by the functions behind the commands: text to a sample with its neighbours, and the demo's report."""
+"""The whole road, by the functions behind the commands: text to a sample, and the demo's report."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run is found by its name in a workspace or by its folder, and works with any datastore of its tokenizer."""
+"""A run is found by its name or its folder, and works with any datastore of its tokenizer."""
 
 import dataclasses
 import shutil

@@ -71,7 +71,10 @@ def run_demo(folder: Path, run: RunConfig, narrator: Narrator) -> DemoResult:
 
 
 def _sample(study: Study, progress: Progress) -> dict[str, list[ColouredChunk]]:
-    """Continue the first chunk of the first test document that is a few chunks long, with retrieval off and on."""
+    """Continue the first chunk of a test document, with retrieval off and on.
+
+    It is the first document that is a few chunks long.
+    """
     chunk_len = study.run.model.chunk_len
     store = study.work.store("test")
     opened = study.opened("retro")
@@ -95,9 +98,10 @@ def _facts(study: Study) -> list[tuple[str, str]]:
     training, datastore = run.training, work.datastore()
     removed = work.removed()
     sizes = {name: study.opened(name).model.num_parameters(embeddings=True) for name in ("baseline", "retro")}
+    counts = {split: store.artifact.counts for split, store in work.corpus().stores().items()}
     splits = [
-        f"{store.artifact.counts['documents']:,} documents and {store.artifact.counts['tokens']:,} tokens in {split}"
-        for split, store in work.corpus().stores().items()
+        f"{count['documents']:,} documents and {count['tokens']:,} tokens in {split}"
+        for split, count in counts.items()
     ]
     index = datastore.snapshot().segments[0].index.kind
     return [
@@ -114,7 +118,8 @@ def _facts(study: Study) -> list[tuple[str, str]]:
         ),
         (
             "neighbours",
-            f"{datastore.config.num_neighbours} saved for each chunk, {training.num_neighbours} used in training",
+            f"{datastore.config.num_neighbours} saved for each chunk, "
+            f"{training.num_neighbours} used in training",
         ),
         ("baseline", f"{sizes['baseline']:,} parameters"),
         (

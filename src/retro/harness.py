@@ -1,7 +1,7 @@
 """A plugin for lm-evaluation-harness: a run, with a datastore, as the harness's model `retro`.
 
-Importing this module registers it. Without the network the harness finds no data of its own; `write_tasks` gives it
-tasks over what `retro fetch` has brought.
+Importing this module registers it. Without the network the harness finds no data of its own; `write_tasks`
+gives it tasks over what `retro fetch` has brought.
 """
 
 import math
@@ -63,7 +63,10 @@ class RetroLM(LM):  # type: ignore[misc]
         datastore: str | Path | None = None,
         **_ignored: Any,
     ) -> None:
-        """`work` is a workspace with the run `run`, or a run's folder; `datastore` is used in place of the workspace's."""
+        """`work` is a workspace with the run `run`, or a run's folder.
+
+        `datastore` is used in place of the workspace's own.
+        """
         super().__init__()
         self.k = k
         self.size = int(str(batch_size)) if str(batch_size).isdecimal() else 8  # it may be "auto", or nothing
@@ -82,7 +85,10 @@ class RetroLM(LM):  # type: ignore[misc]
         return answers
 
     def loglikelihood_rolling(self, requests: "list[Instance]", disable_tqdm: bool = False) -> list[float]:
-        """Of whole texts, in sliding windows; the first token has nothing before it and is charged as uniform."""
+        """Of whole texts, in sliding windows.
+
+        The first token has nothing before it and is charged as uniform.
+        """
         items = [encode_pair(self.sampler.tokenizer, "", *request.args) for request in requests]
         answers = _nats(self._score(items))
         for request, answer in zip(requests, answers, strict=True):
@@ -90,7 +96,7 @@ class RetroLM(LM):  # type: ignore[misc]
         return answers
 
     def generate_until(self, requests: "list[Instance]", disable_tqdm: bool = False) -> list[str]:
-        """Texts by the sampler, those with equal settings together; greedy unless a request asks to sample."""
+        """Texts by the sampler, greedy unless a request asks to sample; equal settings run together."""
         answers = [""] * len(requests)
         settings: dict[tuple[Choice, int], list[int]] = {}
         for number, request in enumerate(requests):
@@ -124,7 +130,7 @@ def _choice(settings: dict[str, Any]) -> tuple[Choice, int]:
 
 
 def write_tasks(folder: Path) -> Path:
-    """Write the harness's tasks over fetched data, `retro_lambada`, into a folder for its `--include_path`."""
+    """Write the task over fetched data, `retro_lambada`, into a folder for the harness's `--include_path`."""
     folder.mkdir(parents=True, exist_ok=True)
     file = catalogue.fetched("lambada").file("requests.jsonl.gz")
     (folder / "retro_lambada.yaml").write_text(TASK.format(file=file))

@@ -1,6 +1,7 @@
 """A workspace brought from text to scored models, with a bar for every part and the time that it took.
 
-The demo and the paper's experiments are studies: a folder, a run's config and its sources. Whatever is finished is reused.
+The demo and the paper's experiments are studies: a folder, a run's config and its sources. Whatever is
+finished is reused.
 """
 
 import json
@@ -91,7 +92,7 @@ class Study:
     def train(
         self, name: str, model: ModelConfig | None = None, training: TrainingConfig | None = None
     ) -> Artifact:
-        """Train a run, by default with the study's own config, and without retrieval if it is called baseline."""
+        """Train a run, by default with the study's own config; one called baseline is without retrieval."""
         model = model or (self.run.model.baseline() if name == "baseline" else self.run.model)
         with self.part(f"train {name}", self.work.run_path(name), f"Training {name}") as progress:
             artifact = train_run(self.work, name, model, training or self.run.training, progress)

@@ -1,7 +1,8 @@
-"""One folder for a project, with everything of it at a fixed place, and the runs that can be opened from anywhere.
+"""One folder for a project, with everything at a fixed place, and runs that are opened from anywhere.
 
-A user names one folder instead of six. A `Workspace` knows where things lie and opens what is finished; what makes them is
-in `retro.jobs`. An `OpenRun` is a run beside what it is used with: a workspace, or nothing but a datastore of its tokenizer.
+A user names one folder instead of six. A `Workspace` knows where things lie and opens what is finished; what
+makes them is in `retro.jobs`. An `OpenRun` is a run beside what it is used with: a workspace, or nothing but
+a datastore of its tokenizer.
 """
 
 import json
@@ -62,7 +63,8 @@ class Workspace(CorpusWorkspace):
         path = self.neighbours_path(split)
         if not path.exists():
             raise ArtifactError(
-                f"{path} does not exist; expected the neighbours of {split}; run: retro neighbours {self.path}"
+                f"{path} does not exist; expected the neighbours of {split}; "
+                f"run: retro neighbours {self.path}"
             )
         return Neighbours.open(path, store, self.datastore())
 
@@ -74,8 +76,8 @@ class Workspace(CorpusWorkspace):
 class OpenRun:
     """A run beside what it is used with: a datastore, and the workspace that it is used in, if there is one.
 
-    Each part is opened when it is first asked for, so a baseline needs no datastore, and whether an evaluation is finished
-    can be asked without weights.
+    Each part is opened when it is first asked for, so a baseline needs no datastore, and whether an
+    evaluation is finished can be asked without weights.
     """
 
     def __init__(
@@ -166,12 +168,13 @@ class OpenRun:
         if self.datastore_path is not None:
             raise ConfigError(
                 f"the neighbours of {split} were found in {self.work.datastore_path}, not in "
-                f"{self.datastore_path}; expected --on SOURCE with --datastore, or the workspace's own datastore"
+                f"{self.datastore_path}; expected --on SOURCE with --datastore, "
+                "or the workspace's own datastore"
             )
         return self.work.neighbours(split)
 
     def training_text(self) -> TokenStore | None:
-        """The workspace's training text, to tell which documents are no news; none for a run from elsewhere."""
+        """The workspace's training text, which tells what is no news; none for a run from elsewhere."""
         return self.store("train") if self.work is not None else None
 
     @property
@@ -228,10 +231,11 @@ def open_run(
 ) -> OpenRun:
     """What a command names: a run of a workspace, or a run's folder from anywhere.
 
-    `place` is a workspace, whose run is called `name`, or the run's own folder, and then the name is not looked at. In a
-    workspace `name` may also be the folder of a run from elsewhere. `datastore` is a datastore, or a workspace that has
-    one, in place of the workspace's own. Results go below `out`; where that is not given, into the workspace if run and
-    datastore are its own, or else into `evaluations` below the current folder.
+    `place` is a workspace, whose run is called `name`, or the run's own folder, and then the name is not
+    looked at. In a workspace `name` may also be the folder of a run from elsewhere. `datastore` is a
+    datastore, or a workspace that has one, in place of the workspace's own. Results go below `out`; where
+    that is not given, into the workspace if run and datastore are its own, or else into `evaluations` below
+    the current folder.
     """
     place = Path(place)
     folder = Path(out) if out is not None else None

@@ -174,7 +174,7 @@ def test_a_baseline_given_passages_and_a_run_that_is_not_there(
 
 
 def test_text_that_nothing_can_be_asked_of_is_told(capsys: pytest.CaptureFixture[str], work: str) -> None:
-    """Without a file the questions are made out of the training text; this one has neither names nor numbers."""
+    """Without a file the questions are made of the training text; this one has neither names nor numbers."""
     assert main(["fit", work, "--task", "qa", "--from", "small", "--name", "cloze", *FIT]) == 1
     shown = capsys.readouterr()
     assert "0 questions made out of the training text" in shown.out

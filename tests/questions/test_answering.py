@@ -46,7 +46,7 @@ def model(bert: str) -> Retro:
 def test_answers_are_the_greedy_choices_of_the_full_forward_with_the_same_passages(
     model: Retro, workspace: Workspace
 ) -> None:
-    """In one batch with other questions, and beyond the next chunk's end, where the passages are read again."""
+    """In a batch with other questions, and beyond the next chunk's end, where passages are read again."""
     answerer = Answerer(model, workspace.datastore().tokenizer, own_passages(2))
     form, max_tokens = answerer.form, 20
     prompts = [Prompt(form.prompt(row.text), row.text, form.passages(row.passages)) for row in ROWS]

@@ -1,4 +1,4 @@
-"""Fine-tuning goes through the one training loop: what it changes, what it leaves, and the whole experiment in small."""
+"""Fine-tuning goes through the one training loop: what it changes and leaves, and the whole experiment."""
 
 import dataclasses
 import json
@@ -34,9 +34,19 @@ ROWS = [
     for n in range(30)
 ]
 TRAINING = TrainingConfig(
-    seq_len=64, batch_size=4, num_steps=4, num_neighbours=2, warmup_steps=1, learning_rate=1e-2, min_learning_rate=1e-3, log_every=1,
-    validate_every=2, validate_batches=1, checkpoint_every=2, precision="float32",
-)  # fmt: skip
+    seq_len=64,
+    batch_size=4,
+    num_steps=4,
+    num_neighbours=2,
+    warmup_steps=1,
+    learning_rate=1e-2,
+    min_learning_rate=1e-3,
+    log_every=1,
+    validate_every=2,
+    validate_batches=1,
+    checkpoint_every=2,
+    precision="float32",
+)
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,10 @@ def given(*rows: list[int]) -> list[Neighbour]:
 
 
 def padded_batch(extra_chunks: int = 0) -> Batch:
-    """Two questions of unequal length in chunks of four, one padded by 3 and the other by 1 token, and by more chunks if asked."""
+    """Two questions of unequal length in chunks of four, one padded by 3 tokens and the other by 1.
+
+    More chunks of padding are added to the second if they are asked for.
+    """
     first, second = random_tokens(1, 7)
     prompts = [[0, 0, 0, *first], [0] * (4 * extra_chunks + 1) + second]
     passages = [given(*random_tokens(8, 8, seed=seed)) for seed in (1, 2)]
@@ -94,7 +97,10 @@ def answer_logits(model: Retro, batch: Batch) -> torch.Tensor:
 
 @pytest.mark.parametrize("share", [False, True])
 def test_what_the_padding_is_changes_nothing(share: bool) -> None:
-    """Garbage as the vector of padding, in decoder and encoder, reaches no logit of an answer; nor does that of the passages' padding."""
+    """Garbage as the vector of padding, in decoder and encoder, reaches no logit of an answer.
+
+    Nor does that of the passages' padding.
+    """
     changes = {"share_embeddings": True, "d_model": 6} if share else {}
     model, batch = small_model(**changes), padded_batch()
     assert batch.neighbours is not None

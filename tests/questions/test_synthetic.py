@@ -1,4 +1,4 @@
-"""Questions that nobody wrote ask for what their passages hold, and a small RETRO solves the probe through them alone."""
+"""Synthetic questions ask for what their passages hold; a small RETRO solves the probe by passages alone."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Options:
     """Answer a question, or all of a file, and show the passages that were read.
 
-    Passages come from the datastore; those of a file bring their own. A run from elsewhere is named by its folder alone:
-    retro answer FOLDER "the question" --datastore PATH
+    Passages come from the datastore; those of a file bring their own. A run from elsewhere is named by its
+    folder alone: retro answer FOLDER "the question" --datastore PATH
     """
 
     place: Annotated[Path, tyro.conf.Positional]
@@ -50,8 +50,8 @@ class Options:
     closed_book: bool = False
     """Read no passages."""
     compare: bool = False
-    """Answer the file's questions closed book and with the passages of other questions too, and show what the passages
-    are worth."""
+    """Answer the file's questions closed book and with the passages of other questions too, and show what the
+    passages are worth."""
     k: int = 0
     """Passages of a question; 0: as many as the run was fine-tuned with."""
     max_tokens: int = 32

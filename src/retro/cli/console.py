@@ -86,7 +86,10 @@ class RichNarrator:
 
 
 def describe(title: str, step: str, note: str) -> str:
-    """What stands before a bar. A step with a capital is a title of its own; others, such as a mode, go behind the title."""
+    """What stands before a bar.
+
+    A step with a capital is a title of its own; others, such as a mode, go behind the title.
+    """
     name = title
     if step:
         name = step if step[0].isupper() else f"{title} · {step}"
@@ -114,7 +117,10 @@ def warn(*lines: str) -> None:
 
 
 def file_for(path: Path, option: str) -> Path:
-    """A file that a command writes at its end, with a folder around it; refused before hours of work are lost on it."""
+    """A file that a command writes at its end.
+
+    A place that cannot be written is refused before the work begins.
+    """
     if path.is_dir():
         raise ConfigError(f"{option} is {path}, which is a folder; expected the name of a file")
     try:

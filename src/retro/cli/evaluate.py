@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Options:
     """Bits per byte of a run over whole documents, or its score in a task.
 
-    Each is measured without retrieval and with each number of neighbours. A run from elsewhere is scored with --datastore
-    and --on.
+    Each is measured without retrieval and with each number of neighbours. A run from elsewhere is scored with
+    --datastore and --on.
     """
 
     place: Annotated[Path, tyro.conf.Positional]
@@ -36,7 +36,8 @@ class Options:
     split: str = "test"
     """The split of the workspace that is scored, unless --on or --task is given."""
     on: str = ""
-    """Other documents: a name of the catalogue, alone or with a split (wikitext-2@test), a file or a folder."""
+    """Other documents: a name of the catalogue, alone or with a split (wikitext-2@test), a file or a
+    folder."""
     fields: FieldMap = field(default_factory=FieldMap)
     """Which fields of a record hold what, with --on."""
     task: str = ""

@@ -54,9 +54,9 @@ class QuestionOptions:
     training: Annotated[TrainingConfig, tyro.conf.arg(name="")]
     tuning: Annotated[FineTuningConfig, tyro.conf.arg(name="")]
     questions: Path | None = None
-    """Questions as DPR and FiD write them: JSON or JSON Lines with question, answers and ctxs (title, text, score).
-    None: cloze questions are made out of the workspace's training text, which teach to look things up before there are
-    many real ones to learn from."""
+    """Questions as DPR and FiD write them: JSON or JSON Lines with question, answers and ctxs (title, text,
+    score). None: cloze questions are made out of the workspace's training text, which teach to look things up
+    before there are many real ones to learn from."""
     name: str = "questions"
     """The run's name."""
     recipe: str = QUESTIONS_RECIPE

@@ -19,7 +19,8 @@ class Options:
     name: Annotated[str, tyro.conf.Positional] = ""
     """The run: its name in the workspace, retro if none is given, or its folder."""
     tasks: tuple[str, ...] = ("retro_lambada",)
-    """Names of the harness, most of which need the network, or retro_lambada, which needs: retro fetch lambada."""
+    """Names of the harness, most of which need the network, or retro_lambada, which needs: retro fetch
+    lambada."""
     num_neighbours: tuple[int, ...] = (0, 2)
     """0 is RETRO[OFF], or a baseline."""
     window: int = 2048

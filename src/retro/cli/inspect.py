@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """Show one document of a finished evaluation: what retrieval saved on every token, beside the neighbours."""
+    """Show a document of a finished evaluation: what retrieval saved on each token, beside the neighbours."""
 
     place: Annotated[Path, tyro.conf.Positional]
     """The workspace, or a run's folder."""
@@ -39,7 +39,8 @@ class Options:
     datastore: Path | None = None
     """The datastore that the run was evaluated with, if not the workspace's own."""
     evaluations: Path | None = None
-    """Where `retro evaluate --out` wrote; the workspace, or `evaluations` for a run or a datastore from elsewhere."""
+    """Where `retro evaluate --out` wrote; the workspace, or `evaluations` for a run or a datastore from
+    elsewhere."""
     list: bool = False
     """List the documents with their gains instead."""
 
@@ -64,7 +65,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _list(found: "Evaluated", options: Options) -> None:
-    """One line a document, whole and without a frame, so that an id can be copied and the list be searched."""
+    """One line a document, whole and without a frame, so that ids can be copied and searched for."""
     from retro.jobs.scoring import document_gains
 
     CONSOLE.print(f" saved    off → on, k = {options.num_neighbours}        bytes  SOURCE/ID  title")

@@ -1,4 +1,7 @@
-"""The command table. A command's module is imported only when it is run, and it imports torch only after its options are read."""
+"""The command table.
+
+A command's module is imported only when it is run, and it imports torch only after its options are read.
+"""
 
 import errno
 import importlib
@@ -19,7 +22,7 @@ COMMANDS = {
     "neighbours": "find the neighbours of every chunk",
     "db": "look into a datastore: search, add, delete, compact, verify",
     "train": "train RETRO, or its baseline",
-    "fit": "RETROfit: add retrieval to a trained baseline, and train that alone; --task qa fine-tunes on questions",
+    "fit": "RETROfit: add retrieval to a baseline, and train that alone; --task qa fine-tunes on questions",
     "evaluate": "bits per byte or a task's score without retrieval and with several k, on any documents",
     "inspect": "look into a document: what retrieval saved on every token, beside the neighbours",
     "knn": "a baseline beside kNN-LM and a continuous cache on top of it",
@@ -34,7 +37,8 @@ COMMANDS = {
 def usage() -> str:
     width = max(map(len, COMMANDS))
     rows = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
-    return f"usage: retro COMMAND [options]    retro COMMAND --help tells more\n\n{rows}\n\nRETRO_DEBUG=1 shows the trace of an error."
+    head = "usage: retro COMMAND [options]    retro COMMAND --help tells more"
+    return f"{head}\n\n{rows}\n\nRETRO_DEBUG=1 shows the trace of an error."
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,7 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     command = arguments[0]
     if command not in COMMANDS:
         print(
-            f"retro: there is no command {command!r}; expected one of {', '.join(COMMANDS)}; run: retro --help",
+            f"retro: there is no command {command!r}; expected one of {', '.join(COMMANDS)}; "
+            "run: retro --help",
             file=sys.stderr,
         )
         return 2
@@ -78,7 +83,13 @@ def explain(error: RetroError | OSError | KeyboardInterrupt) -> str | None:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted; what was finished is kept; run the same command to go on"
     if error.errno == errno.ENOSPC:
-        return f"the disk is full ({error.filename or 'while writing'}); what was finished is kept; free some space and run the same command"
+        return (
+            f"the disk is full ({error.filename or 'while writing'}); what was finished is kept; "
+            "free some space and run the same command"
+        )
     if isinstance(error, PermissionError):
-        return f"{error.filename} may not be written or read; expected permission; choose another folder with --out"
+        return (
+            f"{error.filename} may not be written or read; expected permission; "
+            "choose another folder with --out"
+        )
     return None

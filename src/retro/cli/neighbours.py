@@ -27,7 +27,8 @@ def main(arguments: list[str]) -> None:
         with RichNarrator().progress(f"Finding neighbours of {split}") as progress:
             counts = find_neighbours(work, split, progress).artifact.counts
         CONSOLE.print(
-            f"{work.neighbours_path(split)}: {counts['neighbours']:,} neighbours of {counts['chunks']:,} chunks; "
-            f"searched {counts['searched']:,}, and what was added for {counts['looked_through_added']:,}",
+            f"{work.neighbours_path(split)}: {counts['neighbours']:,} neighbours "
+            f"of {counts['chunks']:,} chunks; searched {counts['searched']:,}, "
+            f"and what was added for {counts['looked_through_added']:,}",
             soft_wrap=True,
         )

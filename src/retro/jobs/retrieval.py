@@ -36,6 +36,9 @@ def find_thinned(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> dict[float, Neighbours]:
-    """Exact neighbours of a split's chunks in random parts of the datastore, by the part; k of each, or as many as are saved."""
+    """Exact neighbours of a split's chunks in random parts of the datastore, by the part.
+
+    There are `k` of each chunk; 0: as many as the datastore saves.
+    """
     folder = work.path / "thinned" / split
     return thinned_neighbours(work.store(split), work.datastore(), folder, fractions, k, seed, progress)

@@ -1,4 +1,4 @@
-"""How a run is scored: on a split of its workspace, on documents from anywhere, in a task, beside kNN-LM; and inspected.
+"""How a run is scored and inspected: on a split of its workspace, on any documents, in a task, beside kNN-LM.
 
 Every function takes an open run, so that one from elsewhere is scored like one of the workspace.
 """
@@ -34,7 +34,10 @@ def evaluate_split(
 def evaluation_set(
     opened: OpenRun, source: str, fields: FieldMap | None = None, progress: Progress = no_progress
 ) -> EvaluationSet:
-    """Documents from anywhere (`wikitext-2@test`, a file, a folder) as tokens of the run, with their neighbours."""
+    """Documents from anywhere as tokens of the run, with their neighbours.
+
+    A source is a name of the catalogue (`wikitext-2@test`), a file or a folder.
+    """
     path = opened.set_path(name_of(source))
     return make_set(source, path, opened.datastore(), opened.training_text(), fields, progress)
 
@@ -42,7 +45,10 @@ def evaluation_set(
 def evaluate_set(
     opened: OpenRun, found: EvaluationSet, config: EvaluationConfig, progress: Progress = no_progress
 ) -> Evaluation:
-    """Score a run on an evaluation set; the results tell how many of its documents were seen or can be retrieved."""
+    """Score a run on an evaluation set.
+
+    The results tell how many of its documents were seen in training or can be retrieved.
+    """
     path = opened.evaluation_path(found.name)
     facts = {"seen": dataclasses.asdict(found.seen)}
     return evaluate(opened.model, opened.run.fingerprint, found.neighbours, path, config, progress, facts)
@@ -82,13 +88,17 @@ class Evaluated:
 def open_evaluation(
     opened: OpenRun, split: str = "test", source: str = "", fields: FieldMap | None = None
 ) -> Evaluated:
-    """The finished evaluation of a run on a split or a source: of its weights and the neighbours as they are now."""
+    """The finished evaluation of a run on a split, or on a source.
+
+    It must be of the run's weights and of the neighbours as they are now.
+    """
     documents = name_of(source) if source else split
     path = opened.evaluation_path(documents)
     command = _command(opened, split, source)
     if not path.exists():
         raise ArtifactError(
-            f"{path} does not exist; expected the evaluation of {opened.name!r} on {documents}; run: {command}"
+            f"{path} does not exist; expected the evaluation of {opened.name!r} on {documents}; "
+            f"run: {command}"
         )
     evaluation = Evaluation.open(path)
     neighbours = evaluation_set(opened, source, fields).neighbours if source else opened.neighbours(split)
@@ -122,7 +132,10 @@ def document_gains(found: Evaluated, num_neighbours: int = 2) -> list[DocumentGa
 def inspect(
     opened: OpenRun, found: Evaluated, num_neighbours: int = 2, document: str = ""
 ) -> InspectedDocument:
-    """A document of an evaluation, by its id, or that with the largest gain; scored with the evaluation's windows."""
+    """A document of an evaluation, by its id, or that with the largest gain.
+
+    It is scored with the evaluation's windows.
+    """
     evaluation = found.evaluation
     if document:
         number = find_document(found.neighbours.store, document)
@@ -140,7 +153,10 @@ def knn_lm(
     tune_on: str = "valid",
     progress: Progress = no_progress,
 ) -> KnnEvaluation:
-    """A run, usually a baseline, as kNN-LM over the training tokens and with a continuous cache; tuned on another split."""
+    """A run, usually a baseline, as kNN-LM over the training tokens and with a continuous cache.
+
+    Both are tuned on another split than the one that is reported.
+    """
     model = opened.model
     memory, tuned_on, reported = opened.store("train"), opened.store(tune_on), opened.store(split)
     assert opened.work is not None  # or there would be no stores

@@ -37,7 +37,10 @@ def train_run(
     config: TrainingConfig,
     progress: Progress = no_progress,
 ) -> Artifact:
-    """Train a model called `name`; the vocabulary is the corpus's. The weights' start depends on the seed alone."""
+    """Train a model called `name`; the vocabulary is the corpus's.
+
+    The weights' start depends on the seed alone.
+    """
     path = work.run_path(name)
     store = work.corpus().train
     model_config = dataclasses.replace(
@@ -58,7 +61,7 @@ def fit_run(
     config: TrainingConfig,
     progress: Progress = no_progress,
 ) -> Artifact:
-    """RETROfit a baseline, a run of this workspace or a folder from elsewhere: its weights stay as they are."""
+    """RETROfit a baseline, a run of this workspace or a run's folder; its weights stay as they are."""
     path = work.run_path(name)
     model, run = base_of(work, baseline)
     torch.manual_seed(config.seed)
@@ -145,7 +148,10 @@ def _neighbours(work: Workspace, model: TrainableModel) -> dict[str, Neighbours]
 
 
 def _sampling(work: Workspace, config: TrainingConfig, num_neighbours: int) -> Sampling | None:
-    """Continues the config's prompt during training, if it asks for that; a baseline samples without a datastore."""
+    """What continues the config's prompt during training, if it asks for that.
+
+    A baseline samples without a datastore.
+    """
     if not config.sample_every:
         return None
     tokenizer = Tokenizer.open(work.tokenizer_path)

@@ -1,7 +1,7 @@
 """Answers by a model that reads passages, and where the passages come from.
 
-A source finds the passages of each question: its own file, another one, a datastore, BM25, or nothing. The answers are
-greedy, through the cached sampler, many questions together.
+A source finds the passages of each question: its own file, another one, a datastore, BM25, or nothing. The
+answers are greedy, through the cached sampler, many questions together.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ def from_datastore(datastore: Datastore, k: int) -> Source:
 
 
 class FromBm25:
-    """The k chunks of a datastore with the highest BM25 score for each question, whatever the datastore's own index is.
+    """The k chunks of a datastore with the highest BM25 score for each question, whatever its own index is.
 
     The index is made in memory, of the version that is the newest then.
     """

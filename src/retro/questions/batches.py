@@ -1,7 +1,8 @@
-"""Questions as tokens, and training batches of them: what the training loop takes, with the loss on the answers alone.
+"""Questions as tokens, and batches of them for the training loop, with the loss on the answers alone.
 
-The prompt is padded at its left, so that `answer:` ends a chunk: the first of the chunks that read the passages begins
-there. A question that needs more than a chunk takes as many as it needs, and still ends at a chunk's end.
+The prompt is padded at its left, so that `answer:` ends a chunk: the first of the chunks that read the
+passages begins there. A question that needs more than a chunk takes as many as it needs, and still ends at a
+chunk's end.
 """
 
 from collections.abc import Sequence
@@ -60,8 +61,8 @@ def written_passage(passage: Passage) -> str:
 class QuestionBatches:
     """Batch number i of an endless stream, a pure function of the seed and i.
 
-    Every question comes once an epoch, in a new order, with any one of its right answers. Questions without an answer, or
-    longer with it than `seq_len`, are left out.
+    Every question comes once an epoch, in a new order, with any one of its right answers. Questions without
+    an answer, or longer with it than `seq_len`, are left out.
     """
 
     mixture: Mixture | None = None
@@ -96,8 +97,9 @@ class QuestionBatches:
     def rows(self, number: int, start: int, stop: int) -> Batch:
         """Some rows of a batch. They have neighbours if any row of the whole batch has passages.
 
-        Under torchrun each process takes its own rows, and all must run the encoder or none, as they wait for each other
-        in its sharded layers. So the whole batch decides, and rows without passages get masked ones.
+        Under torchrun each process takes its own rows, and all must run the encoder or none, as they wait for
+        each other in its sharded layers. So the whole batch decides, and rows without passages get masked
+        ones.
         """
         drawn = [self._draw(index) for index in self._indices(number)]
         reads = any(question.passages[: self.num_passages] for question, _ in drawn)
@@ -141,8 +143,9 @@ def make_batch(
 ) -> Batch:
     """Prompts that end together at a chunk's end, with their answers behind; answers alone are predicted.
 
-    Shorter prompts are padded at their left by whole chunks. If the batch `reads`, by default if any row has passages,
-    every chunk from the prompt's last one on has the row's passages, and none before it; what is missing is masked.
+    Shorter prompts are padded at their left by whole chunks. If the batch `reads`, by default if any row has
+    passages, every chunk from the prompt's last one on has the row's passages, and none before it; what is
+    missing is masked.
     """
     width, longest = max(map(len, prompts)), max(map(len, answers))
     tokens = np.full((len(prompts), width + longest), pad_id, dtype=np.int64)

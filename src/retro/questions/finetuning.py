@@ -1,4 +1,4 @@
-"""Fine-tuning on questions, through the one training loop, and the experiment that shows what the passages are worth."""
+"""Fine-tuning on questions, through the one training loop, and an experiment that tests what came of it."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -40,8 +40,8 @@ def finetune(
 ) -> tuple[TrainableModel, Artifact]:
     """Fine-tune a run of the workspace, or a run's folder with its tokenizer, to the run `name`.
 
-    A question shows its first `num_neighbours` passages. `seq_len` is the most tokens that a question and its answer may
-    have.
+    A question shows its first `num_neighbours` passages. `seq_len` is the most tokens that a question and its
+    answer may have.
     """
     path = work.run_path(name)
     tuning = tuning or FineTuningConfig()
@@ -132,8 +132,9 @@ def run_experiment(
 ) -> Experiment:
     """Split the questions, fill up their passages, fine-tune, and answer the test questions in every way.
 
-    `fractions` go to test and validation. The passages that are missing come from the datastore. With a `baseline` that
-    model is fine-tuned closed book as well, on the same questions. The numbers are left in `evaluations/NAME.json`.
+    `fractions` go to test and validation. The passages that are missing come from the datastore. With a
+    `baseline` that model is fine-tuned closed book as well, on the same questions. The numbers are left in
+    `evaluations/NAME.json`.
     """
     known = [question for question in questions if question.answers and question.passages]
     parts = split(known, fractions)

@@ -69,7 +69,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """The score of all answers, and apart where a passage that was read holds the answer and where none does."""
+    """The score of all answers, and of those with and without a passage that holds the answer."""
 
     all: Score
     recall: Interval
@@ -112,7 +112,7 @@ def mean(values: np.ndarray) -> Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The scores of each way to answer, and how far open book lies above each other way, paired by question."""
+    """The scores of each way to answer, and how far open book is above each other way, paired by question."""
 
     scores: dict[str, Scores]
     gains: dict[str, Interval]
@@ -143,7 +143,10 @@ def compare(
     closed: LanguageModel | None = None,
     progress: Progress = no_progress,
 ) -> Comparison:
-    """Answer questions, which bring their passages, in all ways; `closed` is a model that was tuned without passages."""
+    """Answer questions, which bring their passages, in all ways.
+
+    `closed` is a model that was tuned without passages, if there is one.
+    """
     ways = {
         CLOSED: (answerer.model, closed_book, questions),
         OPEN: (answerer.model, answerer.source, questions),

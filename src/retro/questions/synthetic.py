@@ -1,11 +1,12 @@
 """Questions that nobody wrote: cloze questions out of any text, and a probe that only the passages can solve.
 
-A *cloze* question asks for a name or number of a sentence, and the text around the sentence is the passage. It teaches a
-model to look an answer up before there are many real questions to learn from, and is for training alone.
+A *cloze* question asks for a name or number of a sentence, and the text around the sentence is the passage.
+It teaches a model to look an answer up before there are many real questions to learn from, and is for
+training alone.
 
-The *probe* asks for the code of a key, which is new for every question. It tells a pathway that carries nothing from a
-model that has learned too little: keys and codes are words of a small stock, paired anew each time, so that closed book,
-or with another question's passages, nothing beats a guess.
+The *probe* asks for the code of a key, which is new for every question. It tells a pathway that carries
+nothing from a model that has learned too little: keys and codes are words of a small stock, paired anew each
+time, so that closed book, or with another question's passages, nothing beats a guess.
 """
 
 import re
@@ -69,7 +70,7 @@ def documents_of(store: TokenStore, tokenizer: Tokenizer) -> Iterator[Document]:
 
 
 def _cloze_question(document: Document, sentence: re.Match[str], rng: np.random.Generator) -> Question | None:
-    """A question for something in the sentence; none if it has nothing to ask for, or gives the answer away."""
+    """A question for something in the sentence, if there is anything that the rest does not give away."""
     kinds = [(found, word) for pattern, word in ASKED if (found := list(pattern.finditer(sentence[0])))]
     if not kinds:
         return None
@@ -164,7 +165,9 @@ def run_probe(
     num_test: int = 200,
     progress: Progress = no_progress,
 ) -> Comparison:
-    """Train a small RETRO from scratch on the probe, in the folder `path`, and answer new questions in every way."""
+    """Train a small RETRO from scratch on the probe, to a run at `path`, and answer new questions in every
+    way.
+    """
     config = config or probe_training()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "tokenizer"

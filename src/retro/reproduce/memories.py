@@ -20,11 +20,12 @@ FEWER = 40
 """Times fewer keys that count as the paper's 64: short last chunks have keys of their own."""
 
 HEADING = "Reprinted with permission.\n\n"
-"""Moves the chunks of added documents off the grid of the evaluated ones, so that no chunk finds itself whole."""
+"""Moves the chunks of added documents off the grid of the evaluated ones, so that no chunk finds itself
+whole."""
 
 
 def knn_lm(study: Study, scale: Scale) -> Findings:
-    """The baseline alone, as kNN-LM and with a continuous cache, and RETRO, all over the same training text."""
+    """The baseline alone, as kNN-LM, with a continuous cache, and RETRO, all over the same training text."""
     return _beside_knn_lm(study, trio(study).retro, "RETRO[ON]")
 
 
@@ -79,7 +80,7 @@ def _beside_knn_lm(study: Study, retro: Evaluation, label: str) -> Findings:
 
 
 def new_facts(study: Study, scale: Scale) -> Findings:
-    """The second halves of held-out documents before they are in the datastore, while they are, and afterwards."""
+    """The second halves of held-out documents before, while and after they are in the datastore."""
     study.train("retro")
     k = study.run.training.num_neighbours
     with study.narrator.progress("Adding and deleting the test documents"):

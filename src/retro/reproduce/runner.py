@@ -94,7 +94,8 @@ EXPERIMENTS: dict[str, Experiment] = {
 def reproduce(
     names: Sequence[str], scale: Scale, folder: Path, narrator: Narrator, sources: Sequence[str] = ()
 ) -> list[Result]:
-    """Run the named experiments, or all of them, and write `reproduce/` with a JSON file and pictures for each.
+    """Run the named experiments, or all of them, and write a JSON file and pictures of each below
+    `reproduce/`.
 
     Its report.html shows every experiment that was ever run in this folder.
     """
