@@ -79,6 +79,7 @@ def _sample(study: Study, progress: Progress) -> dict[str, list[ColouredChunk]]:
     store = study.work.store("test")
     opened = study.opened("retro")
     sampler = opened.sampler(study.run.training.num_neighbours)
+    # A short document would leave nothing to compare the continuation with.
     lengths = store.ends - store.starts
     document = next((index for index, length in enumerate(lengths) if length >= 4 * chunk_len), 0)
     prompt = opened.tokenizer.decode(store.document(document)[:chunk_len].tolist())
@@ -86,7 +87,9 @@ def _sample(study: Study, progress: Progress) -> dict[str, list[ColouredChunk]]:
     coloured = {}
     for number, mode in enumerate(("off", "on")):
         progress(number, 2)
-        sample = sampler.generate(prompt, SAMPLE_TOKENS, choice, seed=0, retrieval=mode == "on")
+        sample = sampler.generate(
+            prompt, max_tokens=SAMPLE_TOKENS, choice=choice, seed=0, retrieval=mode == "on"
+        )
         coloured[mode] = colour_sample(sample, opened.tokenizer)
     progress(2, 2)
     return coloured

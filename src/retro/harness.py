@@ -98,6 +98,7 @@ class RetroLM(LM):  # type: ignore[misc]
     def generate_until(self, requests: "list[Instance]", disable_tqdm: bool = False) -> list[str]:
         """Texts by the sampler, greedy unless a request asks to sample; equal settings run together."""
         answers = [""] * len(requests)
+        # Requests of one batch share their settings, so they are gathered by settings first.
         settings: dict[tuple[Choice, int], list[int]] = {}
         for number, request in enumerate(requests):
             settings.setdefault(_choice(request.args[1]), []).append(number)
@@ -105,7 +106,7 @@ class RetroLM(LM):  # type: ignore[misc]
             for first in range(0, len(numbers), self.size):
                 part = numbers[first : first + self.size]
                 prompts = [requests[number].args[0] for number in part]
-                samples = self.sampler.generate_all(prompts, max_tokens, choice)
+                samples = self.sampler.generate_all(prompts, max_tokens=max_tokens, choice=choice)
                 for number, (sample,) in zip(part, samples, strict=True):
                     answers[number] = sample.text
                     self.cache_hook.add_partial("generate_until", requests[number].args, sample.text)
@@ -116,6 +117,7 @@ class RetroLM(LM):  # type: ignore[misc]
 
 
 def _nats(scores: TargetScores) -> list[float]:
+    # We count bits of surprise, the harness natural log-probabilities.
     found: list[float] = (-math.log(2.0) * scores.bits).tolist()
     return found
 

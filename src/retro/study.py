@@ -42,6 +42,7 @@ class Clock:
     @contextmanager
     def part(self, name: str, finished: Path) -> Iterator[None]:
         """Add the time of the block to that of the part, unless the part was `finished` before it."""
+        # A part that was interrupted goes on counting where it stopped.
         was_finished = finished.exists() and name in self.seconds
         started = time.perf_counter()
         yield
@@ -101,6 +102,7 @@ class Study:
     def fit(self, name: str, num_steps: int) -> Artifact:
         """RETROfit the baseline."""
         self.train("baseline")
+        # A short fit would otherwise end while the learning rate still rises.
         warmup_steps = min(self.run.training.warmup_steps, num_steps // 5)
         training = replace(self.run.training, num_steps=num_steps, warmup_steps=warmup_steps)
         retrieval = self.run.model.retrieval or RetrievalConfig()

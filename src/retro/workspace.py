@@ -120,6 +120,7 @@ class OpenRun:
     @property
     def num_neighbours(self) -> int:
         """Neighbours of a chunk, or passages of a question, in training; 2 where nothing tells."""
+        # Runs from before there was a record have it in their stage's manifest.
         training = self.run.record.get("training")
         manifest = self.path / MANIFEST
         if training is None and manifest.exists():
@@ -163,7 +164,7 @@ class OpenRun:
 
     def neighbours(self, split: str) -> Neighbours:
         """The neighbours of a split of the workspace, from the workspace's own datastore."""
-        self.store(split)
+        self.store(split)  # refuses a run without a workspace, or of another tokenizer
         assert self.work is not None  # or there would be no store
         if self.datastore_path is not None:
             raise ConfigError(
@@ -180,6 +181,7 @@ class OpenRun:
     @property
     def is_at_home(self) -> bool:
         """Whether run and datastore are the workspace's own, so that results belong into it."""
+        # By the resolved path: a run of another workspace may have the same name.
         own = self.work is not None and self.path.resolve() == (self.work.path / "runs" / self.name).resolve()
         return own and self.datastore_path is None and self.out is None
 
@@ -199,6 +201,7 @@ class OpenRun:
         """What a user should know before believing a score."""
         if self.work is None or not self.work.tokens_path.exists():
             return []
+        # The tokenizer alone decides whether a run fits; other tokens are only worth a line.
         trained_on = self.run.trained_on.get("tokens")
         if trained_on in (None, self.work.store("train").fingerprint):
             return []
@@ -239,13 +242,14 @@ def open_run(
     """
     place = Path(place)
     folder = Path(out) if out is not None else None
-    if is_run(place):
+    if is_run(place):  # checked first: a run's folder is never a workspace
         path = place
         work = _workspace_around(place)
     else:
         work = Workspace(place)
         path = _find_run(work, name)
     other = Path(datastore) if datastore is not None else None
+    # Naming the workspace's own datastore is no other datastore: results still belong into the workspace.
     if work is not None and other is not None and _same(other, work.path, work.datastore_path):
         other = None
     return OpenRun(path, work, other, folder)
@@ -260,6 +264,7 @@ def _workspace_around(run: Path) -> Workspace | None:
 
 def _find_run(work: Workspace, name: str) -> Path:
     """A run by its name in the workspace, or else by its folder."""
+    # A run of the workspace goes before a folder of the same name in the current one.
     inside = work.path / "runs" / name
     if is_plain_name(name) and (inside.exists() or not is_run(Path(name))):
         return inside

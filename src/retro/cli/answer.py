@@ -94,10 +94,11 @@ def main(arguments: list[str]) -> None:
         # The folder names the run already: what comes next is the question.
         options = replace(options, name="", question=options.name)
     check(options)
-    out = file_for(options.out, "--out") if options.out else None
+    out = file_for(options.out, "--out") if options.out else None  # before hours of answering
     questions = _questions(options)
     opened = open_run(options.place, options.name or "questions", options.datastore)
     k = options.k or opened.num_neighbours
+    # Passages are looked up once here, so that every way of a comparison reads the same ones.
     questions = with_passages(questions, _source(options, opened, k))
     answerer = Answerer(
         opened.model, opened.tokenizer, own_passages(k), options.max_tokens, options.batch_size

@@ -45,6 +45,7 @@ def parse(
 
 def recipe_of(arguments: Sequence[str], default: str = "tiny") -> RunConfig:
     """The recipe that `--recipe` names, looked up before the other options, whose defaults it gives."""
+    # By hand, as the other options take their defaults from the recipe and are parsed afterwards.
     name = default
     for position, argument in enumerate(arguments):
         if argument == "--recipe" and position + 1 < len(arguments):
@@ -97,6 +98,7 @@ def describe(title: str, step: str, note: str) -> str:
 
 
 def _finish(progress: Progress, task: TaskID) -> None:
+    # A bar whose total nobody knew ends full, too.
     total = next(known.total for known in progress.tasks if known.id == task) or 1
     progress.update(task, total=total, completed=total)
 

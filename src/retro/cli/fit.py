@@ -67,6 +67,7 @@ class QuestionOptions:
 
 
 def main(arguments: list[str]) -> None:
+    # Which options there are depends on the task, so that it is looked for before they are parsed.
     if "--task=qa" in arguments or ("--task", "qa") in pairwise(arguments):
         fit_questions(arguments)
     else:

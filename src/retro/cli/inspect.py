@@ -81,7 +81,7 @@ def _write(opened: "OpenRun", found: "Evaluated", options: Options) -> None:
     from retro.jobs.scoring import inspect
     from retro.pages.inspection import inspection_page, inspection_record
 
-    page = file_for(options.out, "--out")
+    page = file_for(options.out, "--out")  # before the document is scored
     documents = options.on or options.split
     document = inspect(opened, found, options.num_neighbours, options.document)
     with atomic_write(page) as file:

@@ -63,6 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SystemExit as stop:  # tyro has printed help or a usage error
         return stop.code if isinstance(stop.code, int) else 2
     except BrokenPipeError:  # the reader of our output has gone
+        # Python flushes standard output at its end, and would complain about the broken pipe there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (RetroError, OSError, KeyboardInterrupt) as error:

@@ -19,6 +19,7 @@ def build(
 ) -> Datastore:
     """Embed and index the training chunks, with those of other token stores if any are named."""
     stores = [work.corpus().train, *map(TokenStore.open, also)]
+    # The datastore of the workspace is opened once and shared by all that ask for it.
     build_datastore(stores, work.tokenizer_path, work.datastore_path, config, progress, work.executor)
     return work.datastore()
 

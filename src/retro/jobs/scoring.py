@@ -63,6 +63,7 @@ def evaluate_task(
 ) -> TaskResult:
     """Score a run on a task with prompts and targets, with neighbours from the live datastore."""
     source = source_of(task, source)
+    # LAMBADA on LAMBADA needs its name once; a task on other data is told apart by them.
     own = name_of(source) == task
     return tasks.evaluate_task(
         task,
@@ -100,6 +101,7 @@ def open_evaluation(
             f"{path} does not exist; expected the evaluation of {opened.name!r} on {documents}; "
             f"run: {command}"
         )
+    # Looked for before the run: whoever has none is told to evaluate, which says what else is missing.
     evaluation = Evaluation.open(path)
     neighbours = evaluation_set(opened, source, fields).neighbours if source else opened.neighbours(split)
     now = {"model": opened.run.fingerprint, "neighbours": neighbours.fingerprint}
@@ -115,7 +117,11 @@ def open_evaluation(
 def _command(opened: OpenRun, split: str, source: str) -> str:
     """What makes an evaluation, with the paths that were given."""
     words = ["retro evaluate"]
-    words += [f"{opened.work.path} {opened.name}" if opened.work is not None else str(opened.path)]
+    if opened.work is None:
+        words += [str(opened.path)]
+    else:
+        inside = opened.path.parent == opened.work.path / "runs"
+        words += [str(opened.work.path), opened.name if inside else str(opened.path)]
     words += [f"--on {source}" if source else f"--split {split}"]
     if opened.datastore_path is not None:
         words += [f"--datastore {opened.datastore_path}"]
@@ -157,7 +163,7 @@ def knn_lm(
 
     Both are tuned on another split than the one that is reported.
     """
-    model = opened.model
+    model = opened.model  # before the stores: a run that is not there is what a user should hear of first
     memory, tuned_on, reported = opened.store("train"), opened.store(tune_on), opened.store(split)
     assert opened.work is not None  # or there would be no stores
     path = opened.work.path / "knn" / opened.name

@@ -49,6 +49,7 @@ def train_run(
         pad_id=store.pad_id,
         end_id=store.end_id,
     )
+    # The weights are drawn below: whatever ran before in this process must not move them.
     torch.manual_seed(config.seed)
     return _train(work, path, make_model(model_config), config, {}, progress)
 
@@ -64,7 +65,7 @@ def fit_run(
     """RETROfit a baseline, a run of this workspace or a run's folder; its weights stay as they are."""
     path = work.run_path(name)
     model, run = base_of(work, baseline)
-    torch.manual_seed(config.seed)
+    torch.manual_seed(config.seed)  # for the new weights alone
     fitted = retrofit(model, retrieval)
     return _train(work, path, fitted, config, {"baseline": file_checksum(run.path / WEIGHTS)}, progress)
 
@@ -113,6 +114,7 @@ def _train(
             mixture,
         )
 
+    # What the run is made of: with any other of these a begun training is refused, not continued.
     inputs = {
         "tokens": corpus.train.fingerprint,
         "tokenizer": corpus.train.tokenizer_fingerprint,
@@ -143,6 +145,7 @@ def _neighbours(work: Workspace, model: TrainableModel) -> dict[str, Neighbours]
         raise ConfigError(
             f"{work.datastore_path} has chunks of {found} tokens; expected the model's {expected}"
         )
+    # Training never looks at the test split, so that its neighbours may still be missing.
     splits = [split for split in work.corpus().stores() if split != "test"]
     return {split: work.neighbours(split) for split in splits}
 

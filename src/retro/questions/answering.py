@@ -81,6 +81,7 @@ class FromBm25:
         tokens = [np.array(self.datastore.tokenizer.encode(f" {question.text}")) for question in questions]
         entries = Entries(np.zeros((len(tokens), 0)), tokens)
         distances, rows = self.index.search(entries, min(self.k, len(self.chunks)))
+        # Rows of the index are places in `chunks`; −1 stays −1, where there are fewer matches than k.
         chunks = np.where(rows >= 0, self.chunks[rows], -1)
         found = self.datastore.describe(self.snapshot, distances, chunks)
         return [list(map(_passage, neighbours)) for neighbours in found]
@@ -146,11 +147,14 @@ class Answerer:
             raise ConfigError(
                 "the model has no cross-attention to read passages with; expected a RETRO, or closed book"
             )
+        # Each prompt brings its own passages, so that the sampler searches nothing.
         prompts = [
             Prompt(self.form.prompt(question.text), question.text, self.form.passages(found))
             for question, found in zip(questions, passages, strict=True)
         ]
-        samples = self.sampler.generate_all(prompts, self.max_tokens, GREEDY, log_probs=True)
+        samples = self.sampler.generate_all(
+            prompts, max_tokens=self.max_tokens, choice=GREEDY, log_probs=True
+        )
         return [
             Answer(question, sample.text.strip(), tuple(found), sum(sample.log_probs or ()))
             for question, found, [sample] in zip(questions, passages, samples, strict=True)

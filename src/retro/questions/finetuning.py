@@ -55,6 +55,7 @@ def finetune(
         warn(f"{batches.num_long:,} questions left out: longer than seq_len")
     if num_cut := form.num_cut(questions, k):
         warn(f"{num_cut:,} passages cut")
+    # Every question belongs to the run's identity: with others a begun training is refused.
     store = work.corpus().train
     everything = [dataclasses.asdict(question) for question in (*questions, *valid)]
     inputs = {
@@ -71,6 +72,7 @@ def finetune(
                 "leave out --frozen"
             )
         model.freeze_all_but_retrieval()
+    # What is counted as tokens a step: the longest that really occurs, not the most that was allowed.
     config = dataclasses.replace(config, seq_len=batches.seq_len)
     origin = Origin(tokenizer=work.tokenizer_path)
     artifact = train(model, batches, config, path, inputs, validation, progress, origin=origin)

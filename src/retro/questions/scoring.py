@@ -54,6 +54,7 @@ def best(measure: Callable[[str, str], float], answer: str, answers: Sequence[st
 
 def holds_answer(passage: Passage, answers: Sequence[str]) -> bool:
     """Whether one of the answers stands in the passage or its title, word for word."""
+    # With a space at either end, so that only whole words match.
     words = f" {normalise(passage.title)} {normalise(passage.text)} "
     return any(f" {normalise(answer)} " in words for answer in answers if normalise(answer))
 
@@ -174,6 +175,7 @@ def compare_answers(answers: Mapping[str, Sequence[Answer]]) -> Comparison:
 
 def with_foreign_passages(questions: Sequence[Question]) -> list[Question]:
     """Every question with the passages of the next one."""
+    # The last question gets those of the first, so that nobody keeps its own as long as there are two.
     following = [*questions[1:], *questions[:1]]
     return [
         replace(question, passages=other.passages)

@@ -91,7 +91,7 @@ def _cloze_question(document: Document, sentence: re.Match[str], rng: np.random.
 def words(number: int, num_syllables: int, seed: int) -> list[str]:
     """Different pseudo-words of equally many syllables."""
     rng = np.random.default_rng(seed)
-    drawn: dict[str, None] = {}
+    drawn: dict[str, None] = {}  # a set that keeps its order, so that the words depend on the seed alone
     while len(drawn) < number:
         drawn["".join(rng.choice(_SYLLABLES, num_syllables))] = None
     return list(drawn)
@@ -169,6 +169,7 @@ def run_probe(
     way.
     """
     config = config or probe_training()
+    # A folder of its own that goes away: the tokenizer is a pure function of the probe's text.
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "tokenizer"
         tokenizer = make_tokenizer(folder)

@@ -65,6 +65,7 @@ def sources(study: Study, scale: Scale) -> Findings:
 def _document_overlaps(study: Study, found: Trio) -> np.ndarray:
     """The mean r of each test document's chunks."""
     table = study.work.neighbours("test").table
+    # r is measured for chunks: summed by their document, and divided by its number of chunks.
     sums = np.bincount(
         table.documents, weights=found.retro.arrays["overlaps"], minlength=len(found.num_bytes)
     )
@@ -79,8 +80,8 @@ def _order_claim(names: np.ndarray, bits: dict[str, np.ndarray], overlap: np.nda
         return []
     saved_bits = bits["baseline"] - bits["on"]
     values = np.stack([saved_bits, bits["baseline"], overlap, np.ones(len(names))], axis=1)
-    # Each document's values stand in the place of its source and are zero elsewhere, so that the sums over any
-    # draw of documents are the sums of every source at once.
+    # Each document's values stand in the place of its source and are zero elsewhere, so that the sums over
+    # any draw of documents are the sums of every source at once.
     columns = np.zeros((len(names), len(kinds), values.shape[1]))
     columns[np.arange(len(names)), own] = values
 
@@ -110,6 +111,7 @@ def retrofit(study: Study, scale: Scale) -> Findings:
     fitted = study.evaluate("retrofit")
     bits = {**found.bits(), "fit": fitted.document_bits(on(found.k))}
     saved, from_scratch = bits["baseline"] - bits["fit"], bits["baseline"] - bits["on"]
+    # A ratio of sums over the same draws of documents, not a mean of each document's ratio.
     share = bootstrap_ratio(saved, from_scratch)
     same = bool(np.array_equal(fitted.document_bits(OFF), bits["baseline"]))
     labels = {**NAMES, "fit": "RETROfit[ON]"}

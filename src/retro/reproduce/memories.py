@@ -55,6 +55,7 @@ def _beside_knn_lm(study: Study, retro: Evaluation, label: str) -> Findings:
     size = size_of_datastore(study.work.datastore())
     bits = {mode: other.scores(mode).by_document() for mode in (BASELINE, CACHE, KNN)}
     bits[label] = retro.document_bits(on(k))
+    # All modes are resampled over the same documents, so that their gains are paired.
     sizes = Sizes.of(study.work.store("test"), study.work.datastore().tokenizer)
     names = {BASELINE: "baseline", CACHE: "continuous cache", KNN: "kNN-LM", label: f"{label}, k = {k}"}
     keys = {KNN: other.size.keys, label: size.keys}

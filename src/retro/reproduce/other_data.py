@@ -42,6 +42,7 @@ def evaluation_sets(study: Study, scale: Scale) -> Findings:
 
 def _set_row(study: Study, source: str, config: EvaluationConfig, k: int) -> list[Cell]:
     with study.narrator.progress(f"Neighbours of {source}") as progress:
+        # Tokens and neighbours are the same for both models.
         found = evaluation_set(study.opened("retro"), source, progress=progress)
     with study.narrator.progress(f"Scoring {source}") as progress:
         baseline = evaluate_set(study.opened("baseline"), found, config, progress)
@@ -83,6 +84,7 @@ def link_distance(study: Study, scale: Scale) -> Findings:
         sample_fraction=scale.wikipedia_fraction,
     )
     run = replace(study.run, corpus=corpus, datastore=replace(study.run.datastore, encoder="static"))
+    # Links are between whole articles: neither cut, nor sampled by other weights, nor mixed with other text.
     wikipedia = Study(study.folder / "wikipedia", run, [DUMP], study.narrator)
     wikipedia.prepare()
     study.used |= {f"wikipedia: {name}": value for name, value in wikipedia.used.items()}

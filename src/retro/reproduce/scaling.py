@@ -36,6 +36,7 @@ def datastore_size(study: Study, scale: Scale) -> Findings:
     rows: list[list[Cell]] = [
         [f"{fraction:.0%}", int(tokens[fraction]), per_byte[fraction]] for fraction in bits
     ]
+    # The claim compares the ends of the curve; what lies between is for the eye.
     first, last = min(bits), max(bits)
     gain = relative_gain(bits[last], bits[first])
     sentence = f"{fewer(gain)} with all of the datastore than with {first:.0%} of it"
@@ -54,6 +55,7 @@ def datastore_size(study: Study, scale: Scale) -> Findings:
 def num_neighbours(study: Study, scale: Scale) -> Findings:
     """The same model with more and more neighbours, trained with two."""
     found, ks = trio(study), sorted({*scale.neighbours, study.run.training.num_neighbours})
+    # One search for all k: the first k of the nearest are the k nearest.
     found_at_once = max(*ks, NEAREST)
     with study.narrator.progress(f"The {found_at_once} nearest neighbours") as progress:
         neighbours = find_thinned(study.work, "test", (1.0,), found_at_once, progress=progress)[1.0]
