@@ -22,8 +22,9 @@ from retro import recipes
 from retro.cli.console import RichNarrator, print_table
 from retro.config import FineTuningConfig
 from retro.questions.examples import read_questions
-from retro.questions.experiment import HEADINGS, Comparison, run_experiment
-from retro.questions.probe import probe_training, run_probe
+from retro.questions.finetuning import run_experiment
+from retro.questions.scoring import HEADINGS, Comparison
+from retro.questions.synthetic import probe_training, run_probe
 from retro.workspace import Workspace
 
 

@@ -26,6 +26,8 @@ from retro.config import (
     ModelConfig,
     RetrievalConfig,
 )
+from retro.corpus.ingest import ingest
+from retro.jobs.retrieval import build, find_neighbours
 from retro.model.retro import Retro
 from retro.retrieval.neighbours import Neighbours
 from retro.scoring.bits_per_byte import Window, batch_inputs, batches_of, score_batch, windows_of
@@ -41,10 +43,10 @@ def prepared(work: Path, source: str, encoder: str) -> Neighbours:
         if name in catalogue.ENTRIES:
             catalogue.fetch(name)
     workspace = Workspace(work)
-    workspace.ingest([source], CorpusConfig(vocab_size=4096))
+    ingest(workspace, [source], CorpusConfig(vocab_size=4096))
     if not workspace.datastore_path.exists():
-        workspace.build(DatastoreConfig(encoder=encoder))
-    return workspace.find_neighbours("test")
+        build(workspace, DatastoreConfig(encoder=encoder))
+    return find_neighbours(workspace, "test")
 
 
 def models(vocab_size: int, pad_id: int) -> dict[str, ModelConfig]:

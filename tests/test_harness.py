@@ -1,5 +1,4 @@
-"""The plugin with the harness itself, where it is installed; without it, the message that says how to get
-it."""
+"""The plugin with the harness, where it is installed; without it, the message that says how to get it."""
 
 import gzip
 import importlib.util
@@ -11,6 +10,7 @@ import pytest
 
 from retro import catalogue
 from retro.cli.main import main
+from retro.jobs.scoring import evaluate_task
 from retro.stages.stage import Artifact
 from retro.workspace import Workspace
 from tests.scoring.runs import workspace_with_run
@@ -73,7 +73,7 @@ def test_the_harness_and_our_own_task_agree_on_last_words(
         )
         == 0
     )
-    ours = work.evaluate_task("retro", "lambada", EvaluationConfig(window=32, stride=16)).modes
+    ours = evaluate_task(work.run("retro"), "lambada", EvaluationConfig(window=32, stride=16)).modes
     for k, mode in (("0", "off"), ("2", "on-2")):
         theirs = json.loads(out.read_text())[k]["retro_lambada"]
         assert theirs["acc,none"] == ours[mode]["accuracy"].estimate

@@ -1,5 +1,4 @@
-"""The whole road, by the functions behind the commands: text to a sample with its neighbours, and the
-demo's report."""
+"""The whole road, by the functions behind the commands: text to a sample, and the demo's report."""
 
 import json
 from pathlib import Path
@@ -128,4 +127,4 @@ def test_the_demo_reports_and_reuses(
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert again.rows() == first.rows()
     assert json.loads((tmp_path / "demo" / "seconds.json").read_text()) == written
-    assert Workspace(tmp_path / "demo").model("retro")[0].config.uses_retrieval
+    assert Workspace(tmp_path / "demo").run("retro").model.config.uses_retrieval

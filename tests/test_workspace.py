@@ -1,4 +1,4 @@
-"""A run is found by its name in a workspace or by its folder, and works with any datastore of its tokenizer."""
+"""A run is found by its name or its folder, and works with any datastore of its tokenizer."""
 
 import dataclasses
 import shutil
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from retro.errors import ArtifactError, ConfigError
+from retro.jobs.retrieval import build
 from retro.workspace import Workspace, open_run
 from tests.scoring.runs import workspace_with_run
 from tests.workspaces import small_run, small_workspace
@@ -67,6 +68,6 @@ def test_a_datastore_of_other_chunks_is_refused(
 ) -> None:
     shutil.copytree(work.path, tmp_path / "copy", ignore=shutil.ignore_patterns("datastore", "runs"))
     copy = Workspace(tmp_path / "copy")
-    copy.build(dataclasses.replace(small_run(static_encoder).datastore, chunk_len=16))
+    build(copy, dataclasses.replace(small_run(static_encoder).datastore, chunk_len=16))
     with pytest.raises(ConfigError, match="chunks of 16 tokens; expected the 8"):
         open_run(moved, datastore=copy.path).datastore()

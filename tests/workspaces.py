@@ -14,6 +14,8 @@ from retro.config import (
     RunConfig,
     TrainingConfig,
 )
+from retro.corpus.ingest import ingest
+from retro.jobs.retrieval import build, find_neighbours
 from retro.stages.progress import Progress, no_progress
 from retro.workspace import Workspace
 
@@ -51,10 +53,10 @@ def small_workspace(
 ) -> Workspace:
     """A workspace up to its neighbours."""
     run, work = small_run(bert), Workspace(folder)
-    work.ingest([str(source)], run.corpus)
-    work.build(run.datastore)
+    ingest(work, [str(source)], run.corpus)
+    build(work, run.datastore)
     for split in splits:
-        work.find_neighbours(split)
+        find_neighbours(work, split)
     return work
 
 

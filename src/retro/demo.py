@@ -13,7 +13,6 @@ from retro.scoring.evaluate import Evaluation, on
 from retro.stages.files import atomic_write, write_json
 from retro.stages.progress import Narrator, Progress
 from retro.study import Study
-from retro.workspace import Workspace
 
 CORPUS = "licences"
 SAMPLE_TOKENS = 128
@@ -37,17 +36,17 @@ class DemoResult:
 
 
 def run_demo(folder: Path, run: RunConfig, narrator: Narrator) -> DemoResult:
-    """Fetch, tokenise, build, find neighbours, train twice, evaluate, sample, report. Finished parts are reused."""
+    """Fetch, tokenise, build, find neighbours, train twice, evaluate, sample, report.
+
+    Finished parts are reused.
+    """
     study = Study(folder, run, [CORPUS], narrator)
     study.prepare()
     baseline, retro = study.evaluated("baseline"), study.evaluated("retro")
     comparison = compare(baseline, retro, on(run.training.num_neighbours))
     report = folder / "report.html"
-    with (
-        study.clock.part("sample and report", report),
-        narrator.progress("Sampling and writing the report") as told,
-    ):
-        samples = _sample(study.work, run, told)
+    with study.part("sample and report", report, "Sampling and writing the report") as progress:
+        samples = _sample(study, progress)
         found = Report(
             "RETRO on licence texts",
             baseline,
@@ -70,67 +69,70 @@ def run_demo(folder: Path, run: RunConfig, narrator: Narrator) -> DemoResult:
     )
 
 
-def _sample(work: Workspace, run: RunConfig, told: Progress) -> dict[str, list[ColouredChunk]]:
-    """Continue the first chunk of the first test document that is a few chunks long, with retrieval off and on."""
-    m, store, sampler = (
-        run.model.chunk_len,
-        work.store("test"),
-        work.sampler("retro", run.training.num_neighbours),
-    )
-    document = next(
-        (index for index in range(len(store)) if store.ends[index] - store.starts[index] >= 4 * m), 0
-    )
-    tokenizer = work.datastore().tokenizer
-    prompt = tokenizer.decode(store.document(document)[:m].tolist())
+def _sample(study: Study, progress: Progress) -> dict[str, list[ColouredChunk]]:
+    """Continue the first chunk of a test document, with retrieval off and on.
+
+    It is the first document that is a few chunks long.
+    """
+    chunk_len = study.run.model.chunk_len
+    store = study.work.store("test")
+    opened = study.opened("retro")
+    sampler = opened.sampler(study.run.training.num_neighbours)
+    # A short document would leave nothing to compare the continuation with.
+    lengths = store.ends - store.starts
+    document = next((index for index, length in enumerate(lengths) if length >= 4 * chunk_len), 0)
+    prompt = opened.tokenizer.decode(store.document(document)[:chunk_len].tolist())
+    choice = Choice(temperature=0.7, top_p=0.9)
     coloured = {}
     for number, mode in enumerate(("off", "on")):
-        told(number, 2)
+        progress(number, 2)
         sample = sampler.generate(
-            prompt,
-            max_tokens=SAMPLE_TOKENS,
-            choice=Choice(temperature=0.7, top_p=0.9),
-            seed=0,
-            retrieval=mode == "on",
+            prompt, max_tokens=SAMPLE_TOKENS, choice=choice, seed=0, retrieval=mode == "on"
         )
-        coloured[mode] = colour_sample(sample, tokenizer)
-    told(2, 2)
+        coloured[mode] = colour_sample(sample, opened.tokenizer)
+    progress(2, 2)
     return coloured
 
 
 def _facts(study: Study) -> list[tuple[str, str]]:
-    run, work, removed = study.run, study.work, study.work.removed()
-    baseline, retro = (work.model(name)[0] for name in ("baseline", "retro"))
+    """What the report says about the data, the models and the training."""
+    run, work = study.run, study.work
+    training, datastore = run.training, work.datastore()
+    removed = work.removed()
+    sizes = {name: study.opened(name).model.num_parameters(embeddings=True) for name in ("baseline", "retro")}
     counts = {split: store.artifact.counts for split, store in work.corpus().stores().items()}
-    datastore, training = work.datastore(), run.training
+    splits = [
+        f"{count['documents']:,} documents and {count['tokens']:,} tokens in {split}"
+        for split, count in counts.items()
+    ]
+    index = datastore.snapshot().segments[0].index.kind
     return [
-        (
-            "corpus",
-            f"{CORPUS}: "
-            + ", ".join(
-                f"{c['documents']:,} documents and {c['tokens']:,} tokens in {split}"
-                for split, c in counts.items()
-            ),
-        ),
+        ("corpus", f"{CORPUS}: {', '.join(splits)}"),
         (
             "removed",
-            f"{removed.get('duplicate', 0)} exact duplicates and {removed.get('contaminated', 0)} training documents too close to held-out ones",
+            f"{removed.get('duplicate', 0)} exact duplicates and "
+            f"{removed.get('contaminated', 0)} training documents too close to held-out ones",
         ),
         (
             "datastore",
-            f"{len(datastore):,} chunks of {run.model.chunk_len} tokens, keys of {datastore.config.encoder}, {datastore.snapshot().segments[0].index.kind} index",
+            f"{len(datastore):,} chunks of {run.model.chunk_len} tokens, "
+            f"keys of {datastore.config.encoder}, {index} index",
         ),
         (
             "neighbours",
-            f"{datastore.config.num_neighbours} saved for each chunk, {training.num_neighbours} used in training",
+            f"{datastore.config.num_neighbours} saved for each chunk, "
+            f"{training.num_neighbours} used in training",
         ),
-        ("baseline", f"{baseline.num_parameters(embeddings=True):,} parameters"),
+        ("baseline", f"{sizes['baseline']:,} parameters"),
         (
             "RETRO",
-            f"{retro.num_parameters(embeddings=True):,} parameters, cross-attention in layers {list(run.model.cross_attention_layers)}",
+            f"{sizes['retro']:,} parameters, "
+            f"cross-attention in layers {list(run.model.cross_attention_layers)}",
         ),
         (
             "training",
-            f"{training.num_steps} steps of {training.batch_size} × {training.seq_len} tokens, the same batches for both",
+            f"{training.num_steps} steps of {training.batch_size} × {training.seq_len} tokens, "
+            "the same batches for both",
         ),
         ("evaluation", f"windows of {run.evaluation.window} tokens, stride {run.evaluation.stride}"),
     ]

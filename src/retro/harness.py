@@ -1,7 +1,7 @@
-"""A plugin for lm-evaluation-harness: a run of a workspace, with its datastore, as the harness's model `retro`.
+"""A plugin for lm-evaluation-harness: a run, with a datastore, as the harness's model `retro`.
 
-Importing this module registers it. Without the network the harness finds no data of its own; `write_tasks` gives it tasks over what
-`retro fetch` has brought.
+Importing this module registers it. Without the network the harness finds no data of its own; `write_tasks`
+gives it tasks over what `retro fetch` has brought.
 """
 
 import math
@@ -15,7 +15,7 @@ from retro.errors import MissingExtraError
 from retro.generation.request import Choice
 from retro.retrieval.retriever import Retriever
 from retro.scoring.targets import Prompted, TargetScores, encode_pair, score_targets
-from retro.workspace import Workspace
+from retro.workspace import open_run
 
 try:
     import lm_eval.models  # noqa: F401  the harness fills its registry once, and only if it is empty
@@ -60,15 +60,17 @@ class RetroLM(LM):  # type: ignore[misc]
         k: int = 2,
         window: int = 2048,
         batch_size: int | str | None = 8,
+        datastore: str | Path | None = None,
         **_ignored: Any,
     ) -> None:
+        """`work` is a workspace with the run `run`, or a run's folder.
+
+        `datastore` is used in place of the workspace's own.
+        """
         super().__init__()
-        workspace = Workspace(Path(work))
-        self.k, self.size = (
-            k,
-            int(str(batch_size)) if str(batch_size).isdecimal() else 8,
-        )  # the harness may say "auto", or nothing
-        self.sampler = workspace.sampler(run, max(k, 1), retrieval=k > 0)
+        self.k = k
+        self.size = int(str(batch_size)) if str(batch_size).isdecimal() else 8  # it may be "auto", or nothing
+        self.sampler = open_run(work, run, datastore).sampler(max(k, 1), retrieval=k > 0)
         self.retriever = self.sampler.retriever if isinstance(self.sampler.retriever, Retriever) else None
         self.config = EvaluationConfig(window=window, stride=window // 2, batch_size=self.size)
 
@@ -83,17 +85,20 @@ class RetroLM(LM):  # type: ignore[misc]
         return answers
 
     def loglikelihood_rolling(self, requests: "list[Instance]", disable_tqdm: bool = False) -> list[float]:
-        """Of whole texts, in sliding windows; the first token has nothing before it and is charged as uniform."""
-        answers = _nats(
-            self._score([encode_pair(self.sampler.tokenizer, "", *request.args) for request in requests])
-        )
+        """Of whole texts, in sliding windows.
+
+        The first token has nothing before it and is charged as uniform.
+        """
+        items = [encode_pair(self.sampler.tokenizer, "", *request.args) for request in requests]
+        answers = _nats(self._score(items))
         for request, answer in zip(requests, answers, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, answer)
         return answers
 
     def generate_until(self, requests: "list[Instance]", disable_tqdm: bool = False) -> list[str]:
-        """Texts by the sampler, those with equal settings together; greedy unless a request asks to sample."""
+        """Texts by the sampler, greedy unless a request asks to sample; equal settings run together."""
         answers = [""] * len(requests)
+        # Requests of one batch share their settings, so they are gathered by settings first.
         settings: dict[tuple[Choice, int], list[int]] = {}
         for number, request in enumerate(requests):
             settings.setdefault(_choice(request.args[1]), []).append(number)
@@ -101,8 +106,8 @@ class RetroLM(LM):  # type: ignore[misc]
             for first in range(0, len(numbers), self.size):
                 part = numbers[first : first + self.size]
                 prompts = [requests[number].args[0] for number in part]
-                found = self.sampler.generate_all(prompts, max_tokens=max_tokens, choice=choice)
-                for number, (sample,) in zip(part, found, strict=True):
+                samples = self.sampler.generate_all(prompts, max_tokens=max_tokens, choice=choice)
+                for number, (sample,) in zip(part, samples, strict=True):
                     answers[number] = sample.text
                     self.cache_hook.add_partial("generate_until", requests[number].args, sample.text)
         return answers
@@ -112,6 +117,7 @@ class RetroLM(LM):  # type: ignore[misc]
 
 
 def _nats(scores: TargetScores) -> list[float]:
+    # We count bits of surprise, the harness natural log-probabilities.
     found: list[float] = (-math.log(2.0) * scores.bits).tolist()
     return found
 
@@ -121,13 +127,12 @@ def _choice(settings: dict[str, Any]) -> tuple[Choice, int]:
     until = settings.get("until") or []
     stop = tuple([until] if isinstance(until, str) else until)
     temperature = float(settings.get("temperature", 1.0)) if settings.get("do_sample") else 0.0
-    return Choice(temperature=temperature, top_p=float(settings.get("top_p", 1.0)), stop=stop), int(
-        settings.get("max_gen_toks", MAX_TOKENS)
-    )
+    choice = Choice(temperature=temperature, top_p=float(settings.get("top_p", 1.0)), stop=stop)
+    return choice, int(settings.get("max_gen_toks", MAX_TOKENS))
 
 
 def write_tasks(folder: Path) -> Path:
-    """Write the harness's tasks over fetched data, `retro_lambada`, into a folder; it is what `--include_path` wants."""
+    """Write the task over fetched data, `retro_lambada`, into a folder for the harness's `--include_path`."""
     folder.mkdir(parents=True, exist_ok=True)
     file = catalogue.fetched("lambada").file("requests.jsonl.gz")
     (folder / "retro_lambada.yaml").write_text(TASK.format(file=file))
@@ -135,7 +140,7 @@ def write_tasks(folder: Path) -> Path:
 
 
 def evaluate_with_harness(model: RetroLM, tasks: Sequence[str], limit: int | None = None) -> dict[str, Any]:
-    """The harness's own results of a model; tasks are names of the harness, files of tasks, or `retro_lambada`."""
+    """The harness's own results of a model; tasks are its names, files of tasks, or `retro_lambada`."""
     from lm_eval.evaluator import simple_evaluate
     from lm_eval.tasks import TaskManager
 

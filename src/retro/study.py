@@ -1,4 +1,8 @@
-"""A workspace brought from text to scored models, telling what it does, with the time of every part."""
+"""A workspace brought from text to scored models, with a bar for every part and the time that it took.
+
+The demo and the paper's experiments are studies: a folder, a run's config and its sources. Whatever is
+finished is reused.
+"""
 
 import json
 import time
@@ -12,15 +16,19 @@ import numpy as np
 from retro import catalogue
 from retro.config import EvaluationConfig, ModelConfig, RetrievalConfig, RunConfig, TrainingConfig
 from retro.config_json import to_dict
+from retro.corpus.ingest import ingest
 from retro.corpus.pack import REPORT
+from retro.jobs.retrieval import build, find_neighbours
+from retro.jobs.scoring import evaluate_split
+from retro.jobs.training import fit_run, train_run
 from retro.retrieval.neighbours import Neighbours
 from retro.scoring.bits_per_byte import score
 from retro.scoring.evaluate import Evaluation
 from retro.stages.files import write_json
 from retro.stages.progress import Narrator, Progress
-from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
+from retro.stages.stage import Artifact, Stage, run_stage
 from retro.training.metrics import METRICS, curve, read_metrics
-from retro.workspace import Workspace
+from retro.workspace import OpenRun, Workspace
 
 BITS = "documents.npy"
 
@@ -34,7 +42,10 @@ class Clock:
 
     @contextmanager
     def part(self, name: str, finished: Path) -> Iterator[None]:
-        was_finished, started = finished.exists() and name in self.seconds, time.perf_counter()
+        """Add the time of the block to that of the part, unless the part was `finished` before it."""
+        # A part that was interrupted goes on counting where it stopped.
+        was_finished = finished.exists() and name in self.seconds
+        started = time.perf_counter()
         yield
         if not was_finished:
             self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - started, 1)
@@ -46,75 +57,70 @@ class Study:
 
     def __init__(self, folder: Path, run: RunConfig, sources: Sequence[str], narrator: Narrator) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.run, self.sources, self.narrator = folder, run, tuple(sources), narrator
-        self.work, self.clock = Workspace(folder), Clock(folder / "seconds.json")
+        self.folder = folder
+        self.run = run
+        self.sources = tuple(sources)
+        self.narrator = narrator
+        self.work = Workspace(folder)
+        self.clock = Clock(folder / "seconds.json")
         self.used: dict[str, str] = {}
         """Fingerprints of what was opened."""
 
+    @contextmanager
+    def part(self, name: str, finished: Path, title: str) -> Iterator[Progress]:
+        """Time a part and show its progress; it is done when the folder or file `finished` is there."""
+        with self.clock.part(name, finished), self.narrator.progress(title) as progress:
+            yield progress
+
     def prepare(self) -> None:
         """Fetch, tokenise, build the datastore, find neighbours."""
-        work, clock, narrator = self.work, self.clock, self.narrator
-        for name in (
-            name for name in (*self.sources, self.run.datastore.encoder) if name in catalogue.ENTRIES
-        ):
-            with (
-                clock.part(f"fetch {name}", catalogue.folder_of(name)),
-                narrator.progress(f"Fetching {name}") as told,
-            ):
-                catalogue.fetch(name, told)
-        with clock.part("tokens", work.tokens_path / REPORT), narrator.progress("Reading") as told_step:
-            corpus = work.ingest(list(self.sources), self.run.corpus, progress=told_step)
-        with (
-            clock.part("datastore", work.datastore_path),
-            narrator.progress("Embedding the datastore's chunks") as told,
-        ):
-            datastore = work.build(self.run.datastore, told)
+        work = self.work
+        needed = (*self.sources, self.run.datastore.encoder)
+        for name in [name for name in needed if name in catalogue.ENTRIES]:
+            with self.part(f"fetch {name}", catalogue.folder_of(name), f"Fetching {name}") as progress:
+                catalogue.fetch(name, progress)
+        with self.part("tokens", work.tokens_path / REPORT, "Reading") as progress:
+            corpus = ingest(work, list(self.sources), self.run.corpus, progress=progress)
+        with self.part("datastore", work.datastore_path, "Embedding the datastore's chunks") as progress:
+            datastore = build(work, self.run.datastore, progress=progress)
         for split, store in corpus.stores().items():
-            with (
-                clock.part(f"neighbours of {split}", work.neighbours_path(split)),
-                narrator.progress(f"Neighbours of {split}") as told,
-            ):
-                neighbours = work.find_neighbours(split, told)
-            self.used |= {
-                f"tokens of {split}": store.fingerprint,
-                f"neighbours of {split}": neighbours.fingerprint,
-            }
+            title = f"Neighbours of {split}"
+            with self.part(f"neighbours of {split}", work.neighbours_path(split), title) as progress:
+                neighbours = find_neighbours(work, split, progress)
+            self.used[f"tokens of {split}"] = store.fingerprint
+            self.used[f"neighbours of {split}"] = neighbours.fingerprint
         self.used["datastore"] = datastore.snapshot().version.lineage
 
     def train(
         self, name: str, model: ModelConfig | None = None, training: TrainingConfig | None = None
     ) -> Artifact:
-        """Train a run, by default with the study's own config, and without retrieval if it is called baseline."""
+        """Train a run, by default with the study's own config; one called baseline is without retrieval."""
         model = model or (self.run.model.baseline() if name == "baseline" else self.run.model)
-        with self._training(name) as told:
-            return self._note(name, self.work.train(name, model, training or self.run.training, told)[1])
+        with self.part(f"train {name}", self.work.run_path(name), f"Training {name}") as progress:
+            artifact = train_run(self.work, name, model, training or self.run.training, progress)
+        return self._note(name, artifact)
 
     def fit(self, name: str, num_steps: int) -> Artifact:
         """RETROfit the baseline."""
         self.train("baseline")
-        warmup = min(self.run.training.warmup_steps, num_steps // 5)
-        training = replace(self.run.training, num_steps=num_steps, warmup_steps=warmup)
-        with self._training(name) as told:
-            return self._note(
-                name,
-                self.work.fit(
-                    name, "baseline", self.run.model.retrieval or RetrievalConfig(), training, told
-                )[1],
-            )
+        # A short fit would otherwise end while the learning rate still rises.
+        warmup_steps = min(self.run.training.warmup_steps, num_steps // 5)
+        training = replace(self.run.training, num_steps=num_steps, warmup_steps=warmup_steps)
+        retrieval = self.run.model.retrieval or RetrievalConfig()
+        with self.part(f"train {name}", self.work.run_path(name), f"Training {name}") as progress:
+            artifact = fit_run(self.work, name, "baseline", retrieval, training, progress)
+        return self._note(name, artifact)
 
-    @contextmanager
-    def _training(self, name: str) -> Iterator[Progress]:
-        with (
-            self.clock.part(f"train {name}", self.work.run_path(name)),
-            self.narrator.progress(f"Training {name}") as told,
-        ):
-            yield told
+    def opened(self, name: str) -> OpenRun:
+        """A finished run."""
+        return self.work.run(name)
 
     def evaluate(self, name: str, config: EvaluationConfig | None = None) -> Evaluation:
         """Score a finished run on the test documents."""
-        path = self.work.evaluation_path(name, "test")
-        with self.clock.part(f"evaluate {name}", path), self.narrator.progress(f"Evaluating {name}") as told:
-            evaluation = self.work.evaluate(name, "test", config or self.run.evaluation, told)
+        opened = self.opened(name)
+        path = opened.evaluation_path("test")
+        with self.part(f"evaluate {name}", path, f"Evaluating {name}") as progress:
+            evaluation = evaluate_split(opened, "test", config or self.run.evaluation, progress)
         self._note(f"evaluation of {name}", evaluation.artifact)
         return evaluation
 
@@ -125,33 +131,30 @@ class Study:
 
     def document_bits(self, name: str, label: str, neighbours: Neighbours, k: int) -> np.ndarray:
         """Bits of every document with given neighbours, kept under a label of their own."""
-        model, run = self.work.model(name)
+        opened = self.opened(name)
+        store = neighbours.store
 
         def work(stage: Stage) -> None:
-            with self.narrator.progress(f"Scoring {name}: {label}") as told:
-                bits = score(model, neighbours.store, self.run.evaluation, neighbours, k, told).by_document()
+            with self.narrator.progress(f"Scoring {name}: {label}") as progress:
+                scores = score(opened.model, store, self.run.evaluation, neighbours, k, progress)
             with stage.write(BITS) as file:
-                np.save(file, bits)
+                np.save(file, scores.by_document())
 
         inputs = {
-            "model": run.fingerprint,
-            "tokens": neighbours.store.fingerprint,
+            "model": opened.run.fingerprint,
+            "tokens": store.fingerprint,
             "neighbours": neighbours.fingerprint,
         }
         config = {"k": k, **to_dict(self.run.evaluation)}
         path = self.folder / "scores" / f"{name}-{label}"
-        artifact = self._note(
-            f"scores of {name}, {label}", run_stage(path, "scores", config, inputs, work, "retro reproduce")
-        )
+        artifact = run_stage(path, "scores", config, inputs, work, "retro reproduce")
+        self._note(f"scores of {name}, {label}", artifact)
         bits: np.ndarray = np.load(artifact.file(BITS))
         return bits
 
     def curve(self, name: str, metric: str) -> tuple[list[int], list[float]]:
         """Tokens seen and values of a metric over a run."""
         return curve(read_metrics(self.work.run_path(name) / METRICS), metric)
-
-    def run_artifact(self, name: str) -> Artifact:
-        return open_artifact(self.work.run_path(name), "run", f"retro train {self.folder} --name {name}")
 
     def _note(self, name: str, artifact: Artifact) -> Artifact:
         self.used[name] = artifact.fingerprint

@@ -1,73 +1,47 @@
-"""One folder with everything of a project: tokenizer, tokens, datastore, neighbours, runs, evaluations.
+"""One folder for a project, with everything at a fixed place, and runs that are opened from anywhere.
 
-The stages find each other here, so that a user names one folder instead of six. Commands and the demo are thin shells over it.
+A user names one folder instead of six. A `Workspace` knows where things lie and opens what is finished; what
+makes them is in `retro.jobs`. An `OpenRun` is a run beside what it is used with: a workspace, or nothing but
+a datastore of its tokenizer.
 """
 
-import dataclasses
 import json
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from retro.comparators.knn_evaluation import KnnEvaluation, evaluate_knn
-from retro.config import (
-    CorpusConfig,
-    DatastoreConfig,
-    EvaluationConfig,
-    KnnConfig,
-    ModelConfig,
-    RetrievalConfig,
-    TrainingConfig,
-)
-from retro.config_json import from_dict
 from retro.corpus.folder import CorpusFolder
-from retro.corpus.ingest import ingest
-from retro.corpus.readers import FieldMap
-from retro.corpus.tokenizers import Tokenizer
-from retro.corpus.tokens import Corpus, TokenStore
+from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError, ConfigError
-from retro.fitting.baseline import retrofit
 from retro.generation.sampler import Sampler
-from retro.model.protocol import LanguageModel, ModelFacts, TrainableModel
+from retro.model.protocol import TrainableModel
 from retro.model.weights import OLD_CONFIG, RECORD, WEIGHTS
 from retro.retrieval.datastore import Datastore
-from retro.retrieval.datastore.build import build_datastore
-from retro.retrieval.neighbours import Neighbours, find_neighbours
+from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.retriever import Passages, Retriever
-from retro.retrieval.thinning import thinned_neighbours
-from retro.run import Origin, Run, load, make_model
-from retro.scoring.evaluate import Evaluation, evaluate
-from retro.scoring.inspection import (
-    DocumentGain,
-    InspectedDocument,
-    document_gains,
-    find_document,
-    inspect_document,
-)
-from retro.scoring.sets import EvaluationSet, make_set, name_of
-from retro.scoring.tasks import TaskResult, evaluate_task, source_of
-from retro.stages.executor import Executor, LocalExecutor
-from retro.stages.files import file_checksum
-from retro.stages.progress import Progress, no_progress
-from retro.stages.stage import MANIFEST, Artifact, open_artifact
-from retro.training.batches import PackedBatches
-from retro.training.loop import train
+from retro.run import Run
+from retro.stages.stage import MANIFEST
+
+EVALUATIONS = Path("evaluations")
+"""Where results go that belong to no workspace, below the current folder."""
 
 
 class Workspace(CorpusFolder):
-    """All stages of one project. Each method finishes one folder, or opens it if it is finished."""
+    """The places of a project, and how each is opened when it is finished."""
 
-    def __init__(self, path: Path, executor: Executor | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.executor = executor or LocalExecutor()
         self.datastore_path = path / "datastore"
         self._datastore: Datastore | None = None
 
     def run_path(self, name: str) -> Path:
+        """Where the run of a name is, or will be; a name that would lead out of `runs` is refused."""
+        if not is_plain_name(name):
+            raise ConfigError(
+                f"the run's name is {name!r}; expected a plain name for a folder below {self.path / 'runs'}, "
+                "without / or \\, that neither begins with . or - nor ends in .partial"
+            )
         return self.path / "runs" / name
 
     def neighbours_path(self, split: str) -> Path:
@@ -76,323 +50,52 @@ class Workspace(CorpusFolder):
     def evaluation_path(self, name: str, split: str) -> Path:
         return self.path / "evaluations" / f"{name}-{split}"
 
-    def ingest(
-        self,
-        sources: Sequence[str],
-        config: CorpusConfig,
-        fields: FieldMap | None = None,
-        strict: bool = True,
-        names: frozenset[str] = frozenset(),
-        progress: Progress | None = None,
-    ) -> Corpus:
-        """Read the sources, make a tokenizer, and write the token stores."""
-        return ingest(self, sources, config, fields, strict, names, self.executor, progress or no_progress)
-
-    def build(
-        self, config: DatastoreConfig, progress: Progress = no_progress, also: Sequence[Path] = ()
-    ) -> Datastore:
-        """Embed and index the training chunks, with those of other token stores if any are named."""
-        stores = [self.corpus().train, *map(TokenStore.open, also)]
-        self._datastore = build_datastore(
-            stores, self.tokenizer_path, self.datastore_path, config, progress, self.executor
-        )
-        return self._datastore
-
     def datastore(self) -> Datastore:
         if self._datastore is None:
             self._datastore = Datastore.open(self.datastore_path)
         return self._datastore
 
-    def find_neighbours(self, split: str, progress: Progress = no_progress) -> Neighbours:
-        """Search the neighbours of one split's chunks in the datastore."""
-        return find_neighbours(self.store(split), self.datastore(), self.neighbours_path(split), progress)
-
     def neighbours(self, split: str) -> Neighbours:
+        """The neighbours that were found for a split's chunks."""
         store = self.store(split)
-        if not self.neighbours_path(split).exists():
-            raise ArtifactError(
-                f"{self.neighbours_path(split)} does not exist; expected the neighbours of {split}; run: retro neighbours {self.path}"
-            )
-        return Neighbours.open(self.neighbours_path(split), store, self.datastore())
-
-    def train(
-        self,
-        name: str,
-        model_config: ModelConfig,
-        config: TrainingConfig,
-        progress: Progress | None = None,
-    ) -> tuple[TrainableModel, Artifact]:
-        """Train a model called `name`; the vocabulary is the corpus's. The weights' start depends on the seed alone."""
-        store = self.corpus().train
-        model_config = dataclasses.replace(
-            model_config,
-            vocab_size=store.artifact.counts["vocab_size"],
-            pad_id=store.pad_id,
-            end_id=store.end_id,
-        )
-        torch.manual_seed(config.seed)
-        return self._train(name, make_model(model_config), config, {}, progress)
-
-    def fit(
-        self,
-        name: str,
-        baseline: str,
-        fit: RetrievalConfig,
-        config: TrainingConfig,
-        progress: Progress | None = None,
-    ) -> tuple[TrainableModel, Artifact]:
-        """RETROfit a baseline, a run of this workspace or a model folder from elsewhere: its weights stay as they are."""
-        model, folder = self.base(baseline)
-        torch.manual_seed(config.seed)
-        fitted = retrofit(model, fit)
-        return self._train(name, fitted, config, {"baseline": file_checksum(folder / WEIGHTS)}, progress)
-
-    def base(self, name: str) -> tuple[TrainableModel, Path]:
-        """A model to go on from, with its folder: a run of this workspace, or a model folder from elsewhere with the same tokenizer."""
-        folder = self.run_path(name) if self.run_path(name).exists() else Path(name)
-        model = load(folder)
-        self._expect_same_tokenizer(folder, model.facts)
-        return model, folder
-
-    def _train(
-        self,
-        name: str,
-        model: TrainableModel,
-        config: TrainingConfig,
-        inputs: dict[str, str],
-        progress: Progress | None,
-    ) -> tuple[TrainableModel, Artifact]:
-        corpus, m = self.corpus(), model.facts.chunk_len
-        k = config.num_neighbours if model.facts.retrieves else 0
-        if k and self.datastore().config.chunk_len != m:
-            raise ConfigError(
-                f"{self.datastore_path} has chunks of {self.datastore().config.chunk_len} tokens; expected the model's {m}"
-            )
-        neighbours = {split: self.neighbours(split) for split in corpus.stores() if k and split != "test"}
-
-        def batches_of(store: TokenStore, split: str, seed: int, mixture: dict[str, float]) -> PackedBatches:
-            return PackedBatches(
-                store, m, config.seq_len, config.batch_size, seed, neighbours.get(split), k, mixture
-            )
-
-        batches = batches_of(corpus.train, "train", config.seed, config.mixture)
-        validation = (
-            batches_of(corpus.valid, "valid", 0, {}) if corpus.valid is not None else None
-        )  # the same for every seed
-        inputs = {
-            "tokens": corpus.train.fingerprint,
-            "tokenizer": corpus.train.tokenizer_fingerprint,
-            **inputs,
-        }
-        if k:
-            inputs["neighbours"] = neighbours["train"].fingerprint
-        artifact = train(
-            model,
-            batches,
-            config,
-            self.run_path(name),
-            inputs,
-            validation,
-            progress or no_progress,
-            self._sampling(config, k),
-            Origin(tokenizer=self.tokenizer_path, data=self._data_of(corpus.train)),
-        )
-        return load(artifact.path), artifact
-
-    def _data_of(self, store: TokenStore) -> dict[str, Any]:
-        """Documents, tokens and bytes of each source, for a run's card."""
-        sizes: dict[str, Counter[str]] = {}
-        for index, row in enumerate(store.documents):
-            tokens = int(store.ends[index] - store.starts[index])
-            counts = sizes.setdefault(row["source"], Counter())
-            counts.update(documents=1, tokens=tokens, bytes=int(store.num_bytes[index]))
-        return {source: dict(counts) for source, counts in sorted(sizes.items())}
-
-    def _expect_same_tokenizer(self, folder: Path, found: ModelFacts) -> None:
-        """Refuse a model of another vocabulary: its token ids would mean other text."""
-        store = self.corpus().train
-        vocab_size, manifest = store.artifact.counts["vocab_size"], folder / MANIFEST
-        known = json.loads(manifest.read_text())["inputs"].get("tokenizer") if manifest.exists() else None
-        if found.vocab_size != vocab_size or known not in (None, store.tokenizer_fingerprint):
-            raise ArtifactError(
-                f"{folder} was trained with another tokenizer ({found.vocab_size} tokens) than {self.tokenizer_path} ({vocab_size} tokens); "
-                "expected the same; ingest this corpus with that tokenizer, or train a baseline here: retro train --baseline"
-            )
-
-    def _sampling(self, config: TrainingConfig, num_neighbours: int) -> Callable[[LanguageModel], str] | None:
-        if not config.sample_every:
-            return None
-        retriever = Retriever(self.datastore(), num_neighbours or config.num_neighbours)
-
-        def sample(model: LanguageModel) -> str:
-            tokens = (
-                Sampler(model, retriever)
-                .generate(config.sample_prompt, max_tokens=config.sample_tokens)
-                .tokens
-            )
-            return retriever.tokenizer.decode(tokens)
-
-        return sample
-
-    def model(self, name: str) -> tuple[TrainableModel, Artifact]:
-        """A finished run's model, which must have been trained on this folder's tokens."""
-        artifact = open_artifact(self.run_path(name), "run", f"retro train {self.path} --name {name}")
-        corpus = self.corpus()
-        if artifact.inputs["tokens"] != corpus.train.fingerprint:
-            raise ArtifactError(
-                f"{artifact.path} was trained on other tokens than {self.tokens_path} holds; expected the same; train it again"
-            )
-        return load(artifact.path), artifact
-
-    def evaluate(
-        self, name: str, split: str, config: EvaluationConfig, progress: Progress | None = None
-    ) -> Evaluation:
-        """Score a run on a split, without retrieval and with every k of the config."""
-        model, artifact = self.model(name)
-        return evaluate(
-            model,
-            artifact.fingerprint,
-            self.neighbours(split),
-            self.evaluation_path(name, split),
-            config,
-            progress,
-        )
-
-    def evaluation(self, name: str, split: str) -> Evaluation:
-        """The finished evaluation of a run, which must be of its weights and of the neighbours as they are now."""
-        path, command = (
-            self.evaluation_path(name, split),
-            f"retro evaluate {self.path} {name} --split {split}",
-        )
+        path = self.neighbours_path(split)
         if not path.exists():
             raise ArtifactError(
-                f"{path} does not exist; expected the evaluation of {name!r} on {split}; run: {command}"
+                f"{path} does not exist; expected the neighbours of {split}; "
+                f"run: retro neighbours {self.path}"
             )
-        evaluation = Evaluation.open(path)
-        now = {"model": self.model(name)[1].fingerprint, "neighbours": self.neighbours(split).fingerprint}
-        changed = [
-            f"other {what}"
-            for what, fingerprint in now.items()
-            if evaluation.artifact.inputs[what] != fingerprint
-        ]
-        if changed:
-            raise ArtifactError(
-                f"{path} was made with {' and '.join(changed)} than are here now; remove it and run: {command}"
-            )
-        return evaluation
+        return Neighbours.open(path, store, self.datastore())
 
-    def document_gains(self, name: str, split: str, num_neighbours: int = 2) -> list[DocumentGain]:
-        """What retrieval saved on every document of an evaluated split, the largest gain first."""
-        return document_gains(self.evaluation(name, split), self.store(split), num_neighbours)
-
-    def inspect_document(
-        self, name: str, split: str, num_neighbours: int = 2, document: str = ""
-    ) -> InspectedDocument:
-        """A document of an evaluated split, by its id, or that with the largest gain; scored with the evaluation's windows."""
-        evaluation, store = self.evaluation(name, split), self.store(split)
-        number = (
-            find_document(store, document)
-            if document
-            else document_gains(evaluation, store, num_neighbours)[0].number
-        )
-        config = from_dict(EvaluationConfig, evaluation.artifact.config, str(evaluation.artifact.path))
-        return inspect_document(self.model(name)[0], self.neighbours(split), number, num_neighbours, config)
-
-    def knn_lm(
-        self,
-        name: str,
-        config: KnnConfig,
-        evaluation: EvaluationConfig,
-        split: str = "test",
-        tune_on: str = "valid",
-        progress: Progress | None = None,
-    ) -> KnnEvaluation:
-        """A run, usually a baseline, as kNN-LM over the training tokens and with a continuous cache; tuned on another split."""
-        model, artifact = self.model(name)
-        stores = self.corpus().train, self.store(tune_on), self.store(split)
-        return evaluate_knn(
-            model, artifact.fingerprint, *stores, self.path / "knn" / name, config, evaluation, progress
-        )
-
-    def thinned_neighbours(
-        self,
-        split: str,
-        fractions: Sequence[float],
-        k: int = 0,
-        seed: int = 0,
-        progress: Progress = no_progress,
-    ) -> dict[float, Neighbours]:
-        """Exact neighbours of a split's chunks in random parts of the datastore, by the part; k of each, 0: as many as are saved."""
-        folder = self.path / "thinned" / split
-        return thinned_neighbours(self.store(split), self.datastore(), folder, fractions, k, seed, progress)
-
-    def evaluation_set(
-        self, source: str, fields: FieldMap | None = None, progress: Progress = no_progress
-    ) -> EvaluationSet:
-        """Documents from anywhere (`wikitext-2@test`, a file, a folder) as tokens and neighbours of this workspace."""
-        return make_set(
-            source,
-            self.path / "sets" / name_of(source),
-            self.datastore(),
-            self.corpus().train,
-            fields,
-            progress,
-        )
-
-    def evaluate_on(
-        self, name: str, found: EvaluationSet, config: EvaluationConfig, progress: Progress | None = None
-    ) -> Evaluation:
-        """Score a run on an evaluation set; the results tell how many of its documents were seen in training or can be retrieved."""
-        model, artifact = self.model(name)
-        path, facts = self.evaluation_path(name, found.name), {"seen": dataclasses.asdict(found.seen)}
-        return evaluate(model, artifact.fingerprint, found.neighbours, path, config, progress, facts)
-
-    def evaluate_task(
-        self,
-        name: str,
-        task: str,
-        config: EvaluationConfig,
-        source: str = "",
-        progress: Progress | None = None,
-    ) -> TaskResult:
-        """Score a run on a task with prompts and targets, with neighbours from the live datastore."""
-        source = source_of(task, source)
-        model, artifact = self.model(name)
-        path = self.evaluation_path(name, task if name_of(source) == task else f"{task}-{name_of(source)}")
-        retriever, training = Retriever(self.datastore()), self.corpus().train
-        return evaluate_task(
-            task, source, model, artifact.fingerprint, retriever, training, path, config, progress
-        )
-
-    def sampler(
-        self,
-        name: str,
-        num_neighbours: int = 2,
-        retrieval: bool = True,
-        passages: Sequence[str] = (),
-        window: int = 0,
-    ) -> Sampler:
-        """A sampler of a run, with the datastore or given passages behind it; a baseline needs neither."""
-        model, _ = self.model(name)
-        tokenizer = Tokenizer.open(self.tokenizer_path)
-        if not retrieval or not model.facts.retrieves:
-            return Sampler(model, tokenizer=tokenizer, window=window)
-        given = Passages(passages, tokenizer, model.facts.chunk_len) if passages else None
-        return Sampler(model, given or Retriever(self.datastore(), num_neighbours), window=window)
+    def run(self, name: str) -> "OpenRun":
+        """A run by its name."""
+        return OpenRun(self.run_path(name), self)
 
 
 class OpenRun:
-    """A run beside what it is used with: a datastore, and the workspace that it lies in, if there is one.
+    """A run beside what it is used with: a datastore, and the workspace that it is used in, if there is one.
 
-    Each part is opened when it is first asked for, so a baseline needs no datastore.
+    Each part is opened when it is first asked for, so a baseline needs no datastore, and whether an
+    evaluation is finished can be asked without weights.
     """
 
-    def __init__(self, path: Path, work: Workspace | None = None, datastore: Path | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        work: Workspace | None = None,
+        datastore: Path | None = None,
+        out: Path | None = None,
+    ) -> None:
         self.path = path
         self.work = work
         self.datastore_path = datastore
-        """Where a datastore was named in place of the workspace's."""
+        """A datastore, or a workspace with one, in place of the workspace's own."""
+        self.out = out
+        """Where results go in place of the workspace."""
         self._datastore: Datastore | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.name
 
     @cached_property
     def run(self) -> Run:
@@ -400,17 +103,27 @@ class OpenRun:
             place = self.work.path if self.work else "WORK"
             raise ArtifactError(
                 f"{self.path} does not exist; expected the folder of a run; "
-                f"run: retro train {place} --name {self.path.name}"
+                f"run: retro train {place} --name {self.name}"
             )
         return Run(self.path, self.work.tokenizer_path if self.work else None)
 
     @cached_property
-    def model(self) -> LanguageModel:
+    def model(self) -> TrainableModel:
         return self.run.load()
 
     @property
     def tokenizer(self) -> Tokenizer:
         return self.run.tokenizer
+
+    @property
+    def num_neighbours(self) -> int:
+        """Neighbours of a chunk, or passages of a question, in training; 2 where nothing tells."""
+        # Runs from before there was a record have it in their stage's manifest.
+        training = self.run.record.get("training")
+        manifest = self.path / MANIFEST
+        if training is None and manifest.exists():
+            training = json.loads(manifest.read_text())["config"]["training"]
+        return int((training or {}).get("num_neighbours", 2))
 
     def datastore(self) -> Datastore:
         """What is retrieved from: it must have been built with the run's tokenizer and chunk length."""
@@ -436,25 +149,128 @@ class OpenRun:
             )
         return found
 
+    def store(self, split: str) -> TokenStore:
+        """A split of the workspace, cut by the run's tokenizer."""
+        if self.work is None:
+            raise ArtifactError(
+                f"{self.path} is a run without a workspace, and has no split {split!r}; "
+                "expected documents to score; name them: --on SOURCE"
+            )
+        store = self.work.store(split)
+        self.run.expect_same_tokenizer(store.tokenizer_fingerprint, str(store.artifact.path))
+        return store
 
-def open_run(place: str | Path, name: str = "retro", datastore: str | Path | None = None) -> OpenRun:
+    def neighbours(self, split: str) -> Neighbours:
+        """The neighbours of a split of the workspace, from the workspace's own datastore."""
+        self.store(split)  # refuses a run without a workspace, or of another tokenizer
+        assert self.work is not None  # or there would be no store
+        if self.datastore_path is not None:
+            raise ConfigError(
+                f"the neighbours of {split} were found in {self.work.datastore_path}, not in "
+                f"{self.datastore_path}; expected --on SOURCE with --datastore, "
+                "or the workspace's own datastore"
+            )
+        return self.work.neighbours(split)
+
+    def training_text(self) -> TokenStore | None:
+        """The workspace's training text, which tells what is no news; none for a run from elsewhere."""
+        return self.store("train") if self.work is not None else None
+
+    @property
+    def is_at_home(self) -> bool:
+        """Whether run and datastore are the workspace's own, so that results belong into it."""
+        # By the resolved path: a run of another workspace may have the same name.
+        own = self.work is not None and self.path.resolve() == (self.work.path / "runs" / self.name).resolve()
+        return own and self.datastore_path is None and self.out is None
+
+    def evaluation_path(self, documents: str) -> Path:
+        """Where the scores on some documents are, or will be."""
+        if self.work is not None and self.is_at_home:
+            return self.work.evaluation_path(self.name, documents)
+        return (self.out or EVALUATIONS) / self.name / documents
+
+    def set_path(self, name: str) -> Path:
+        """Where the tokens and neighbours of an evaluation set are, or will be."""
+        if self.work is not None and self.is_at_home:
+            return self.work.path / "sets" / name
+        return (self.out or EVALUATIONS) / "sets" / name
+
+    def notes(self) -> list[str]:
+        """What a user should know before believing a score."""
+        if self.work is None or not self.work.tokens_path.exists():
+            return []
+        # The tokenizer alone decides whether a run fits; other tokens are only worth a line.
+        trained_on = self.run.trained_on.get("tokens")
+        if trained_on in (None, self.work.store("train").fingerprint):
+            return []
+        return [
+            f"{self.path} was trained on other tokens than {self.work.tokens_path} holds; "
+            "documents that are held out here may have been trained on"
+        ]
+
+    def sampler(
+        self,
+        num_neighbours: int = 2,
+        retrieval: bool = True,
+        passages: Sequence[str] = (),
+        window: int = 0,
+    ) -> Sampler:
+        """A sampler with the datastore or given passages behind it; a baseline needs neither."""
+        if not retrieval or not self.model.facts.retrieves:
+            return Sampler(self.model, tokenizer=self.tokenizer, window=window)
+        if passages:
+            given = Passages(passages, self.tokenizer, self.model.facts.chunk_len)
+            return Sampler(self.model, given, window=window)
+        return Sampler(self.model, Retriever(self.datastore(), num_neighbours), window=window)
+
+
+def open_run(
+    place: str | Path,
+    name: str = "retro",
+    datastore: str | Path | None = None,
+    out: str | Path | None = None,
+) -> OpenRun:
     """What a command names: a run of a workspace, or a run's folder from anywhere.
 
-    `place` is a workspace, whose run is called `name`, or the run's own folder, and then the name is not looked at. In a
-    workspace `name` may be the folder of a run from elsewhere, too. `datastore` is a datastore, or a workspace that has
-    one, in place of the workspace's own.
+    `place` is a workspace, whose run is called `name`, or the run's own folder, and then the name is not
+    looked at. In a workspace `name` may also be the folder of a run from elsewhere. `datastore` is a
+    datastore, or a workspace that has one, in place of the workspace's own. Results go below `out`; where
+    that is not given, into the workspace if run and datastore are its own, or else into `evaluations` below
+    the current folder.
     """
     place = Path(place)
+    folder = Path(out) if out is not None else None
+    if is_run(place):  # checked first: a run's folder is never a workspace
+        path = place
+        work = _workspace_around(place)
+    else:
+        work = Workspace(place)
+        path = _find_run(work, name)
     other = Path(datastore) if datastore is not None else None
-    if is_run(place):
-        # A run that still lies where it was trained finds that workspace's datastore.
-        around = Workspace(place.resolve().parent.parent)
-        inside = place.resolve().parent == around.path / "runs" and around.tokenizer_path.exists()
-        return OpenRun(place, around if inside else None, other)
-    work = Workspace(place)
-    path = work.run_path(name)
-    elsewhere = Path(name)
-    return OpenRun(elsewhere if not path.exists() and is_run(elsewhere) else path, work, other)
+    # Naming the workspace's own datastore is no other datastore: results still belong into the workspace.
+    if work is not None and other is not None and _same(other, work.path, work.datastore_path):
+        other = None
+    return OpenRun(path, work, other, folder)
+
+
+def _workspace_around(run: Path) -> Workspace | None:
+    """The workspace that a run's folder lies in: a run that was not moved finds its datastore there."""
+    runs = run.resolve().parent
+    around = Workspace(runs.parent)
+    return around if runs.name == "runs" and around.tokenizer_path.exists() else None
+
+
+def _find_run(work: Workspace, name: str) -> Path:
+    """A run by its name in the workspace, or else by its folder."""
+    # A run of the workspace goes before a folder of the same name in the current one.
+    inside = work.path / "runs" / name
+    if is_plain_name(name) and (inside.exists() or not is_run(Path(name))):
+        return inside
+    return Path(name)
+
+
+def _same(path: Path, *others: Path) -> bool:
+    return any(path.resolve() == other.resolve() for other in others)
 
 
 def is_run(path: Path) -> bool:
@@ -462,6 +278,17 @@ def is_run(path: Path) -> bool:
     return (path / RECORD).exists() or ((path / OLD_CONFIG).exists() and (path / WEIGHTS).exists())
 
 
-def open_datastore(place: Path) -> Datastore:
+def is_plain_name(name: str) -> bool:
+    """Whether a name is that of one folder below another, and of no hidden or unfinished one."""
+    return (
+        bool(name)
+        and not set(name) & {"/", "\\", "\0"}
+        and not name.startswith((".", "-"))
+        and not name.endswith(".partial")
+    )
+
+
+def open_datastore(place: str | Path) -> Datastore:
     """The datastore of a workspace, or the one that is named."""
-    return Datastore.open(place / "datastore" if (place / "datastore").exists() else place)
+    inside = Path(place) / "datastore"
+    return Datastore.open(inside if inside.exists() else place)

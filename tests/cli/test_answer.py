@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from retro.cli.main import main
+from retro.jobs.training import train_run
 from retro.recipes import baseline_of
 from tests.workspaces import small_run, small_workspace
 
@@ -37,7 +38,7 @@ def work(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, static_enc
     run, folder = small_run(static_encoder), tmp_path_factory.mktemp("answer")
     workspace = small_workspace(folder, text_folder, static_encoder, splits=("train", "valid"))
     for config in (run, baseline_of(run)):
-        workspace.train(config.name, config.model, config.training)
+        train_run(workspace, config.name, config.model, config.training)
     write(folder / "questions.jsonl", ROWS)
     fit = ["fit", str(folder), "--task", "qa", "--questions", str(folder / "questions.jsonl"), "--from"]
     assert main([*fit, "small", *FIT]) == 0
@@ -105,13 +106,25 @@ def test_a_file_is_answered_scored_and_written(
     assert records[0]["passages"][0]["title"] == "T0"
     assert {"exact_match", "f1"} <= records[0].keys()
     assert "exact_match" not in records[5]
-    [record, *_] = answers(
-        capsys, work, "questions", "--questions", str(questions), "--datastore", "--k", "2"
-    )
+    [record, *_] = answers(capsys, work, "questions", "--questions", str(questions), "--search", "--k", "2")
     assert len(record["passages"]) == 2
     assert main(["answer", work, "questions", "--questions", str(questions), "--compare"]) == 0
     shown = capsys.readouterr().out
     assert all(way in shown for way in ("closed book", "open book", "shuffled passages", "5 questions"))
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_answers(
+    capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    asked = ["answer", work, "questions", "--questions", str(write(tmp_path / "q.jsonl", ROWS[:2]))]
+    for out, message in ((tmp_path, "which is a folder"), (tmp_path / "file" / "a.jsonl", "is no folder")):
+        assert main([*asked, "--out", str(out)]) == 1
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert main([*asked, "--out", str(tmp_path / "new" / "a.jsonl")]) == 0
+    assert len((tmp_path / "new" / "a.jsonl").read_text().splitlines()) == 2
 
 
 def test_plain_fitting_is_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +165,7 @@ def test_bad_requests_get_one_clear_line(
 def test_a_baseline_given_passages_and_a_run_that_is_not_there(
     capsys: pytest.CaptureFixture[str], work: str
 ) -> None:
-    assert main(["answer", work, "closed", "x", "--datastore"]) == 1
+    assert main(["answer", work, "closed", "x", "--search"]) == 1
     assert "no cross-attention" in capsys.readouterr().err
     assert main(["answer", work, "absent", "x"]) == 1
     assert "absent" in capsys.readouterr().err
@@ -161,7 +174,7 @@ def test_a_baseline_given_passages_and_a_run_that_is_not_there(
 
 
 def test_text_that_nothing_can_be_asked_of_is_told(capsys: pytest.CaptureFixture[str], work: str) -> None:
-    """Without a file the questions are made out of the training text; this one has neither names nor numbers."""
+    """Without a file the questions are made of the training text; this one has neither names nor numbers."""
     assert main(["fit", work, "--task", "qa", "--from", "small", "--name", "cloze", *FIT]) == 1
     shown = capsys.readouterr()
     assert "0 questions made out of the training text" in shown.out

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from retro.cli.main import main
+from retro.jobs.scoring import document_gains, evaluate_split, open_evaluation
+from retro.jobs.training import train_run
 from tests.workspaces import small_run, small_workspace
 
 
@@ -15,8 +17,8 @@ def work(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, bert: str)
     """A workspace with a trained and evaluated run."""
     run, folder = small_run(bert), tmp_path_factory.mktemp("inspect")
     workspace = small_workspace(folder, text_folder, bert)
-    workspace.train("retro", run.model, run.training)
-    workspace.evaluate("retro", "test", run.evaluation)
+    train_run(workspace, "retro", run.model, run.training)
+    evaluate_split(workspace.run("retro"), "test", run.evaluation)
     return str(folder)
 
 
@@ -28,7 +30,7 @@ def test_the_document_with_the_largest_gain_is_shown(
     assert main(["inspect", work, "retro", "--out", str(tmp_path / "page.html")]) == 0
     assert "page.json" in capsys.readouterr().out
     record = json.loads((tmp_path / "page.json").read_text())
-    gains = Workspace(Path(work)).document_gains("retro", "test", 2)
+    gains = document_gains(open_evaluation(Workspace(Path(work)).run("retro"), "test"), 2)
     assert record["id"] == gains[0].id
     assert gains == sorted(gains, key=lambda row: -row.gain)
     assert record["on"] == pytest.approx(gains[0].on, rel=1e-5)
@@ -48,7 +50,7 @@ def test_a_named_document_and_the_list(capsys: pytest.CaptureFixture[str], work:
                 "retro",
                 "--document",
                 name,
-                "--neighbours",
+                "--num-neighbours",
                 "1",
                 "--out",
                 str(tmp_path / "page.html"),
@@ -65,7 +67,7 @@ def test_a_named_document_and_the_list(capsys: pytest.CaptureFixture[str], work:
     ("arguments", "message"),
     [
         (["retro", "--document", "absent"], "have the id 'absent'"),
-        (["retro", "--neighbours", "4"], "expected on-4"),
+        (["retro", "--num-neighbours", "4"], "expected on-4"),
         (["retro", "--split", "valid"], "run: retro evaluate"),
         (["absent"], "run: retro evaluate"),
         (["retro", "--out", "page.json"], "expected the name of a page"),

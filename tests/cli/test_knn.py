@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from retro.cli.main import main
+from retro.jobs.training import train_run
 from retro.workspace import Workspace
 from tests.workspaces import small_run
 
@@ -13,7 +14,7 @@ def test_the_table_of_a_baseline(
 ) -> None:
     shutil.copytree(workspace.path, tmp_path / "work")
     run, work = small_run(bert), str(tmp_path / "work")
-    Workspace(tmp_path / "work").train("baseline", run.model.baseline(), run.training)
+    train_run(Workspace(tmp_path / "work"), "baseline", run.model.baseline(), run.training)
     windows = ["--evaluation.window", "32", "--evaluation.stride", "16"]
     assert main(["knn", work, "baseline", *windows]) == 0
     shown = capsys.readouterr().out

@@ -34,7 +34,8 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_needs_no_heavy_library(command: str) -> None:
     code = (
         "import sys; from retro.cli.main import main; code = main(sys.argv[1:]);"
-        "heavy = {'torch', 'transformers', 'faiss', 'matplotlib'} & set(sys.modules); sys.exit(str(heavy) if heavy else code)"
+        "heavy = {'torch', 'transformers', 'faiss', 'matplotlib'} & set(sys.modules);"
+        "sys.exit(str(heavy) if heavy else code)"
     )
     arguments = [command, "--help"] if command else ["--help"]
     done = subprocess.run(

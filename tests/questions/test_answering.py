@@ -9,12 +9,8 @@ from retro.errors import ConfigError
 from retro.generation.request import Choice, Prompt
 from retro.generation.sampler import Sampler
 from retro.model.retro import Retro
-from retro.questions.answering import Answerer
-from retro.questions.batches import make_batch
-from retro.questions.examples import Question
-from retro.questions.experiment import with_distractors, with_foreign_passages
-from retro.questions.finetuning import split
-from retro.questions.sources import (
+from retro.questions.answering import (
+    Answerer,
     FromBm25,
     closed_book,
     from_datastore,
@@ -22,7 +18,10 @@ from retro.questions.sources import (
     own_passages,
     with_passages,
 )
-from retro.retrieval.retriever import Passage
+from retro.questions.batches import make_batch
+from retro.questions.examples import Question
+from retro.questions.finetuning import split, with_distractors
+from retro.questions.scoring import with_foreign_passages
 from retro.workspace import Workspace
 from tests.workspaces import small_run
 
@@ -46,7 +45,7 @@ def model(bert: str) -> Retro:
 def test_answers_are_the_greedy_choices_of_the_full_forward_with_the_same_passages(
     model: Retro, workspace: Workspace
 ) -> None:
-    """In one batch with other questions, and beyond the next chunk's end, where the passages are read again."""
+    """In a batch with other questions, and beyond the next chunk's end, where passages are read again."""
     answerer = Answerer(model, workspace.datastore().tokenizer, own_passages(2))
     form, max_tokens = answerer.form, 20
     prompts = [Prompt(form.prompt(row.text), row.text, form.passages(row.passages)) for row in ROWS]

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from retro.errors import DataError
-from retro.questions.batches import QuestionBatches
+from retro.questions.batches import Format, QuestionBatches
 from retro.questions.examples import Question
-from retro.questions.format import Format
 from retro.retrieval.retriever import Passage
+from retro.run import make_model
 from retro.training.batches import Batches
 from retro.workspace import Workspace
+from tests.model.models import small_config
 
 ROWS = [
     Question(f"number {n}?", ("one", "two"), tuple(Passage(f"passage {p} of {n}") for p in range(n)))
@@ -74,3 +75,29 @@ def test_what_cannot_be_learned_is_left_out(form: Format) -> None:
     assert batches.rows(0, 0, 2).tokens.shape[1] == batches.seq_len <= 64
     with pytest.raises(DataError, match="none of 1 questions has an answer"):
         QuestionBatches(rows[2:], form, 2, 1)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_the_whole_batch_decides_whether_there_are_neighbours(form: Format, place: int) -> None:
+    """Under torchrun each process has some of the rows, and all of them must run the encoder, or none."""
+    rows = [
+        Question(f"number {n}?", ("one",), (Passage("it is one"),) if n == place else ()) for n in range(4)
+    ]
+    batches = QuestionBatches(rows, form, 4, num_passages=2)
+    for number in range(3):
+        parts = [batches.rows(number, 0, 2), batches.rows(number, 2, 4)]
+        assert all(part.neighbours is not None for part in parts)
+        assert sum(int(part.neighbour_mask.any(dim=(1, 2)).sum()) for part in parts) == 1  # type: ignore[union-attr]
+    closed = QuestionBatches([Question("number?", ("one",))], form, 4, num_passages=2)
+    assert closed.rows(0, 0, 2).neighbours is None
+
+
+def test_masked_neighbours_change_no_logit(form: Format) -> None:
+    """What stands for the passages that a row does not have is as good as none."""
+    rows = [Question("number 0?", ("one",)), Question("number 1?", ("one",), (Passage("it is one"),))]
+    batches = QuestionBatches(rows, form, 2, num_passages=2)
+    place = next(place for place in range(2) if "0" in batches.documents(0)[place])
+    batch = batches.rows(0, place, place + 1)
+    model = make_model(small_config(vocab_size=form.tokenizer.vocab_size, chunk_len=8)).eval()
+    alone = model(batch.tokens)
+    torch.testing.assert_close(model(batch.tokens, batch.neighbours, batch.neighbour_mask), alone)

@@ -1,4 +1,4 @@
-"""Fine-tuning goes through the one training loop: what it changes, what it leaves, and the whole experiment in small."""
+"""Fine-tuning goes through the one training loop: what it changes and leaves, and the whole experiment."""
 
 import dataclasses
 import json
@@ -9,15 +9,22 @@ import torch
 from torch import nn
 
 from retro.config import FineTuningConfig, TrainingConfig
+from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ConfigError
+from retro.jobs.training import train_run
 from retro.model.retro import Retro
+from retro.questions.batches import Format, QuestionBatches
 from retro.questions.examples import Question
-from retro.questions.experiment import CLOSED, CLOSED_BASELINE, OPEN, SHUFFLED, run_experiment
-from retro.questions.finetuning import finetune
+from retro.questions.finetuning import finetune, run_experiment
+from retro.questions.scoring import CLOSED, CLOSED_BASELINE, OPEN, SHUFFLED
 from retro.recipes import baseline_of
 from retro.retrieval.retriever import Passage
+from retro.run import make_model
+from retro.training.loop import train
 from retro.training.metrics import METRICS, read_metrics
 from retro.workspace import Workspace
+from tests.model.models import small_config
+from tests.training.test_resumption import assert_close, two_processes
 from tests.workspaces import small_run, small_workspace
 
 ROWS = [
@@ -27,9 +34,19 @@ ROWS = [
     for n in range(30)
 ]
 TRAINING = TrainingConfig(
-    seq_len=64, batch_size=4, num_steps=4, num_neighbours=2, warmup_steps=1, learning_rate=1e-2, min_learning_rate=1e-3, log_every=1,
-    validate_every=2, validate_batches=1, checkpoint_every=2, precision="float32",
-)  # fmt: skip
+    seq_len=64,
+    batch_size=4,
+    num_steps=4,
+    num_neighbours=2,
+    warmup_steps=1,
+    learning_rate=1e-2,
+    min_learning_rate=1e-3,
+    log_every=1,
+    validate_every=2,
+    validate_batches=1,
+    checkpoint_every=2,
+    precision="float32",
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +56,7 @@ def work(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, bert: str)
         small_workspace(tmp_path_factory.mktemp("questions"), text_folder, bert, ("train", "valid")),
     )
     for config in (run, baseline_of(run)):
-        work.train(config.name, config.model, dataclasses.replace(run.training, num_steps=2))
+        train_run(work, config.name, config.model, dataclasses.replace(run.training, num_steps=2))
     return work
 
 
@@ -49,10 +66,10 @@ def changed(before: Retro, after: Retro) -> set[str]:
 
 
 def test_all_weights_are_tuned_or_those_of_retrieval_alone(work: Workspace) -> None:
-    base, _ = work.model("small")
+    base = work.run("small").model
     tuned, artifact = finetune(work, "all", "small", ROWS[:20], TRAINING, valid=ROWS[20:])
     assert changed(base, tuned) == set(base.state_dict())
-    assert work.model("all")[1].fingerprint == artifact.fingerprint
+    assert work.run("all").run.fingerprint == artifact.fingerprint
     assert artifact.counts["trained"] == sum(parameter.numel() for parameter in tuned.parameters())
     rows = [row for row in read_metrics(artifact.path / METRICS) if "valid_on" in row]
     assert all(row["valid_on"] != row["valid_off"] for row in rows)
@@ -112,3 +129,31 @@ def test_the_experiment_compares_all_ways(work: Workspace) -> None:
     assert (
         json.loads((work.path / "evaluations" / "experiment.json").read_text())["num_test"] == found.num_test
     )
+
+
+class WordTokenizer(Tokenizer):
+    """One token a letter, so that a process of its own needs no corpus."""
+
+    def __init__(self) -> None:
+        super().__init__([b"", b"", *(bytes([code]) for code in range(128))], 0, 1, "letters")
+
+    def encode(self, text: str) -> list[int]:
+        return [byte + 2 for byte in text.encode("ascii")]
+
+
+def train_on_questions(path: Path, **_changes: object) -> None:
+    """Four questions a batch, of which one alone has passages: half of the processes see none."""
+    tokenizer = WordTokenizer()
+    rows = [Question(f"{n}?", ("one",), (Passage("it is one"),) if n == 0 else ()) for n in range(4)]
+    config = dataclasses.replace(TRAINING, num_steps=3, batch_size=4, checkpoint_every=3, validate_every=3)
+    batches = QuestionBatches(rows, Format(tokenizer, 8), 4, 2, seed=0)
+    torch.manual_seed(0)
+    model = make_model(small_config(vocab_size=130, chunk_len=8))
+    train(model, batches, dataclasses.replace(config, seq_len=batches.seq_len), path, {})
+
+
+@pytest.mark.slow
+def test_two_processes_of_which_one_has_no_passages_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    train_on_questions(tmp_path / "one")
+    two_processes(tmp_path / "two", train_on_questions)
+    assert_close(tmp_path / "two", tmp_path / "one")

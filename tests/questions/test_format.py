@@ -5,11 +5,9 @@ import pytest
 import torch
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.model.decoding import RetroDecoding as Decoding
 from retro.model.retro import Retro
-from retro.questions.batches import make_batch
+from retro.questions.batches import Format, make_batch
 from retro.questions.examples import Question
-from retro.questions.format import Format
 from retro.retrieval.datastore import Neighbour
 from retro.retrieval.retriever import Passage
 from retro.training.batches import Batch
@@ -67,7 +65,10 @@ def given(*rows: list[int]) -> list[Neighbour]:
 
 
 def padded_batch(extra_chunks: int = 0) -> Batch:
-    """Two questions of unequal length in chunks of four, one padded by 3 and the other by 1 token, and by more chunks if asked."""
+    """Two questions of unequal length in chunks of four, one padded by 3 tokens and the other by 1.
+
+    More chunks of padding are added to the second if they are asked for.
+    """
     first, second = random_tokens(1, 7)
     prompts = [[0, 0, 0, *first], [0] * (4 * extra_chunks + 1) + second]
     passages = [given(*random_tokens(8, 8, seed=seed)) for seed in (1, 2)]
@@ -96,7 +97,10 @@ def answer_logits(model: Retro, batch: Batch) -> torch.Tensor:
 
 @pytest.mark.parametrize("share", [False, True])
 def test_what_the_padding_is_changes_nothing(share: bool) -> None:
-    """Garbage as the vector of padding, in decoder and encoder, reaches no logit of an answer; nor does that of the passages' padding."""
+    """Garbage as the vector of padding, in decoder and encoder, reaches no logit of an answer.
+
+    Nor does that of the passages' padding.
+    """
     changes = {"share_embeddings": True, "d_model": 6} if share else {}
     model, batch = small_model(**changes), padded_batch()
     assert batch.neighbours is not None
@@ -134,7 +138,7 @@ def test_cached_decoding_of_padded_questions_is_the_full_forward() -> None:
     assert batch.neighbours is not None
     assert batch.neighbour_mask is not None
     full = model(batch.tokens, batch.neighbours, batch.neighbour_mask)
-    decoding = Decoding(model)
+    decoding = model.begin()
     prompts = batch.tokens[:, :8].tolist()
     found = [decoding.prefill(prompts, batch.neighbours[:, :2], batch.neighbour_mask[:, :2])]
     for place in range(8, 11):  # the second answer's tokens; the first one's go on over the third chunk's end

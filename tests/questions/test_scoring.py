@@ -5,9 +5,17 @@ import pytest
 from retro.errors import DataError
 from retro.questions.answering import Answer
 from retro.questions.examples import Question
-from retro.questions.experiment import CLOSED, OPEN, compare_answers
-from retro.questions.scoring import best, exact_match, f1, holds_answer, normalise, score
-from retro.retrieval.retriever import Passage
+from retro.questions.scoring import (
+    CLOSED,
+    OPEN,
+    best,
+    compare_answers,
+    exact_match,
+    f1,
+    holds_answer,
+    normalise,
+    score,
+)
 
 
 @pytest.mark.parametrize(

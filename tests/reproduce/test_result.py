@@ -33,8 +33,14 @@ def test_a_result_survives_the_disk(tmp_path: Path) -> None:
 
 def test_cells_are_legible() -> None:
     assert [text_of(cell) for cell in ("x", None, 1234, 0.25, 25.0, 1234.56, Interval(1.0, 0.5, 1.5))] == [
-        "x", "", "1,234", "0.2500", "25.00", "1,234.6", "1.0000 (0.5000 to 1.5000)",
-    ]  # fmt: skip
+        "x",
+        "",
+        "1,234",
+        "0.2500",
+        "25.00",
+        "1,234.6",
+        "1.0000 (0.5000 to 1.5000)",
+    ]
 
 
 def test_the_page_lists_every_claim_and_escapes(tmp_path: Path) -> None:

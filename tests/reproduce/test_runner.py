@@ -31,9 +31,15 @@ NAMES = (
 def small_scale(bert: str, text_folder: Path) -> Scale:
     run = small_run(bert)
     return Scale(
-        name="test", run=run, wikitext=str(text_folder), fit_steps=4, fractions=(0.2, 1.0), neighbours=(1, 4), ablation=run,
+        name="test",
+        run=run,
+        wikitext=str(text_folder),
+        fit_steps=4,
+        fractions=(0.2, 1.0),
+        neighbours=(1, 4),
+        ablation=run,
         sizes=(("half", scales.scaled(run.model, 0.5)), ("whole", run.model)),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from retro.corpus.links import LinkGraph
 from retro.errors import ConfigError, DataError
-from retro.reproduce.wikipedia import plot_link_distances
+from retro.reproduce.other_data import plot_link_distances
 from retro.scoring.link_distance import LinkDistances, _summary, link_distances
 from retro.workspace import Workspace
 

@@ -8,6 +8,7 @@ import pytest
 from retro.corpus import readers
 from retro.corpus.documents import Document
 from retro.errors import ArtifactError, DataError
+from retro.jobs.scoring import evaluate_set, evaluation_set
 from retro.scoring import sets
 from retro.scoring.new_articles import LATER, NEW, TEMPLATED, by_kind, kinds_of
 from retro.scoring.sets import documents_of, name_of
@@ -53,14 +54,14 @@ def test_what_was_trained_on_is_counted_and_told_in_the_results(
     source = write_articles(
         tmp_path / "articles.jsonl", [("copy", longest), ("near", longest + "Ende."), ("new", new_text(0))]
     )
-    found = work.evaluation_set(source)
+    found = evaluation_set(work.run("retro"), source)
     assert (found.seen.documents, found.seen.exact, found.seen.near, found.seen.ids) == (
         3,
         1,
         1,
         ("a0", "a1"),
     )
-    evaluation = work.evaluate_on("retro", found, small_run(static_encoder).evaluation)
+    evaluation = evaluate_set(work.run("retro"), found, small_run(static_encoder).evaluation)
     assert evaluation.results["seen"] == {"documents": 3, "exact": 1, "near": 1, "ids": ["a0", "a1"]}
     assert evaluation.artifact.path == work.path / "evaluations" / "retro-articles"
     assert len(evaluation.document_bits("on-2")) == 3
@@ -72,15 +73,15 @@ def test_what_was_trained_on_is_counted_and_told_in_the_results(
 def test_a_finished_set_is_kept_and_a_changed_datastore_is_noticed(work: Workspace, tmp_path: Path) -> None:
     text = new_text(1)
     source = write_articles(tmp_path / "articles.jsonl", [("one", text), ("two", new_text(2))])
-    assert work.evaluation_set(source).seen.count == 0
+    assert evaluation_set(work.run("retro"), source).seen.count == 0
     before = {file: file.stat().st_mtime_ns for file in (work.path / "sets").rglob("manifest.json")}
-    work.evaluation_set(source)
+    evaluation_set(work.run("retro"), source)
     assert {file: file.stat().st_mtime_ns for file in before} == before
     work.datastore().add([Document("leak", text, "elsewhere")])
-    assert work.evaluation_set(source).seen.ids == ("a0",)
+    assert evaluation_set(work.run("retro"), source).seen.ids == ("a0",)
     write_articles(tmp_path / "articles.jsonl", [("other", new_text(3))])
     with pytest.raises(ArtifactError, match="made with other settings or inputs"):
-        work.evaluation_set(source)
+        evaluation_set(work.run("retro"), source)
 
 
 def test_titles_and_overlaps_tell_new_documents_from_others(
@@ -94,8 +95,8 @@ def test_titles_and_overlaps_tell_new_documents_from_others(
         ("Another", texts[0] + texts[1]),
         ("Third", new_text(6)),
     ]
-    found = work.evaluation_set(write_articles(tmp_path / "articles.jsonl", records))
-    evaluation = work.evaluate_on("retro", found, small_run(static_encoder).evaluation)
+    found = evaluation_set(work.run("retro"), write_articles(tmp_path / "articles.jsonl", records))
+    evaluation = evaluate_set(work.run("retro"), found, small_run(static_encoder).evaluation)
     assert kinds_of(found, evaluation.arrays["overlaps"]).tolist() == [LATER, NEW, TEMPLATED, NEW]
     groups = by_kind(found, evaluation)
     assert [(group.name, group.documents) for group in groups] == [(NEW, 2), (LATER, 1), (TEMPLATED, 1)]

@@ -6,6 +6,7 @@ import pytest
 
 from retro.cli.main import main
 from retro.errors import ConfigError, DataError
+from retro.jobs.scoring import evaluate_task
 from retro.scoring.lambada import last_word_metrics, last_words
 from retro.scoring.summaries import summary_pairs
 from retro.scoring.targets import TargetScores
@@ -65,7 +66,7 @@ def test_a_task_is_finished_once_and_reused(work: Workspace, tmp_path: Path, sta
         for word in ("without", "and", "merit")
     ]
     source, config = jsonl(tmp_path / "passages.jsonl", *passages), small_run(static_encoder).evaluation
-    result = work.evaluate_task("retro", "lambada", config, source)
+    result = evaluate_task(work.run("retro"), "lambada", config, source)
     assert list(result.modes) == ["off", "on-1", "on-2"]
     assert result.artifact.path == work.path / "evaluations" / "retro-lambada-passages"
     assert result.seen.documents == 3
@@ -74,7 +75,7 @@ def test_a_task_is_finished_once_and_reused(work: Workspace, tmp_path: Path, sta
         assert 2 ** arrays["bits/on-2"].mean() == pytest.approx(
             result.modes["on-2"]["perplexity of a word"].estimate
         )
-    again = work.evaluate_task("retro", "lambada", config, source)
+    again = evaluate_task(work.run("retro"), "lambada", config, source)
     assert (again.modes, again.seen) == (result.modes, result.seen)
 
 

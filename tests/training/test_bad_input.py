@@ -10,6 +10,7 @@ import torch
 
 from retro.config import RetrievalConfig
 from retro.errors import ArtifactError, ConfigError, RetroError
+from retro.jobs.training import fit_run, train_run
 from retro.model.retro import Retro
 from retro.workspace import Workspace
 from tests.workspaces import small_run
@@ -22,7 +23,7 @@ def trained(work: Workspace, bert: str, model: dict[str, object], **training: ob
     layers = model.pop("cross_attention_layers", run.model.cross_attention_layers)
     retrieval = dataclasses.replace(run.model.retrieval, cross_attention_layers=layers)  # type: ignore[type-var]
     config = dataclasses.replace(run.model, retrieval=retrieval, **model)  # type: ignore[arg-type]
-    return work.train("wrong", config, dataclasses.replace(run.training, **training))  # type: ignore[arg-type]
+    return train_run(work, "wrong", config, dataclasses.replace(run.training, **training))  # type: ignore[arg-type]
 
 
 def fitted(
@@ -30,7 +31,8 @@ def fitted(
 ) -> object:
     run = small_run(bert)
     Retro(dataclasses.replace(run.model.baseline(), vocab_size=vocab_size)).save(folder)
-    return work.fit(
+    return fit_run(
+        work,
         "wrong",
         str(folder),
         RetrievalConfig(cross_attention_layers=layers, encoder=run.model.retrieval.encoder),
@@ -75,7 +77,7 @@ CASES: dict[str, tuple[Start, type[RetroError], str]] = {
         r"another tokenizer \(300 tokens\) .*\(320 tokens\)",
     ),
     "no baseline": (
-        lambda work, bert, tmp: work.fit("wrong", "nothing", RetrievalConfig(), small_run(bert).training),
+        lambda work, bert, tmp: fit_run(work, "wrong", "nothing", RetrievalConfig(), small_run(bert).training),
         ArtifactError,
         "nothing holds no run.json; expected the folder of a run; run: retro train",
     ),
@@ -112,6 +114,6 @@ def test_a_fit_of_another_baseline_does_not_go_on_in_its_folder(
         torch.manual_seed(seed)
         Retro(run.model.baseline()).save(tmp_path / str(seed))
     fit = run.model.retrieval
-    workspace.fit("fit-of-0", str(tmp_path / "0"), fit, run.training)
+    fit_run(workspace, "fit-of-0", str(tmp_path / "0"), fit, run.training)
     with pytest.raises(ArtifactError, match=r"other settings or inputs \(baseline differ\)"):
-        workspace.fit("fit-of-0", str(tmp_path / "1"), fit, run.training)
+        fit_run(workspace, "fit-of-0", str(tmp_path / "1"), fit, run.training)

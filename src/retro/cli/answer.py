@@ -3,124 +3,125 @@
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
-from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, read_argument
+from retro.cli.console import CONSOLE, RichNarrator, file_for, parse, print_table, read_argument, warn
 from retro.errors import ConfigError
 from retro.stages.files import atomic_write
+from retro.stages.progress import no_progress
 
 if TYPE_CHECKING:
-    from retro.questions.answering import Answer, Answerer
+    from retro.questions.answering import Answer, Answerer, Source
     from retro.questions.examples import Question
-    from retro.questions.sources import Source
-    from retro.workspace import Workspace
+    from retro.workspace import OpenRun
 
 
 @dataclass(frozen=True)
 class Options:
     """Answer a question, or all of a file, and show the passages that were read.
 
-    Passages come from the datastore; those of a file bring their own.
+    Passages come from the datastore; those of a file bring their own. A run from elsewhere is named by its
+    folder alone: retro answer FOLDER "the question" --datastore PATH
     """
 
-    work: Annotated[Path, tyro.conf.Positional]
-    """The workspace."""
-    run: Annotated[str, tyro.conf.Positional]
-    """The run, fine-tuned by retro fit --task qa."""
+    place: Annotated[Path, tyro.conf.Positional]
+    """The workspace, or a run's folder."""
+    name: Annotated[str, tyro.conf.Positional] = ""
+    """The run, fine-tuned by retro fit --task qa: its name in the workspace, or its folder."""
     question: Annotated[str, tyro.conf.Positional] = ""
     """The question; - reads standard input."""
     questions: Path | None = None
     """A file of questions instead, as DPR and FiD write them; what has answers is scored."""
     out: Path | None = None
     """Write the answers of a file there, one line of JSON each."""
+    datastore: Path | None = None
+    """A datastore of the run's tokenizer, or a workspace that has one, in place of the workspace's own."""
     passages: Path | None = None
     """A file of passages (title, text) that every question gets."""
+    search: bool = False
+    """Search the datastore, though the file brings passages."""
     bm25: bool = False
     """Search the datastore by BM25."""
-    datastore: bool = False
-    """Search the datastore, though the file brings passages."""
     closed_book: bool = False
     """Read no passages."""
     compare: bool = False
-    """Answer the file's questions closed book and with the passages of other questions too, and show what the passages are worth."""
+    """Answer the file's questions closed book and with the passages of other questions too, and show what the
+    passages are worth."""
     k: int = 0
     """Passages of a question; 0: as many as the run was fine-tuned with."""
     max_tokens: int = 32
     """Tokens of an answer at most."""
     batch_size: int = 16
+    """Questions that are answered together."""
     json: bool = False
     """One line of JSON for each answer."""
 
 
 def check(options: Options) -> None:
     """Refuse options that contradict each other."""
-    sources = (options.passages is not None) + options.bm25 + options.datastore + options.closed_book
-    for wrong, message in (
-        (
-            bool(options.question) == bool(options.questions),
-            "there must be one of a question and --questions; expected exactly one of them",
+    sources = (options.passages is not None) + options.bm25 + options.search + options.closed_book
+    rules = {
+        "there must be one of a question and --questions; expected exactly one of them": (
+            bool(options.question) == bool(options.questions)
         ),
-        (
-            sources > 1,
-            "--passages, --bm25, --datastore and --closed-book exclude each other; expected one of them",
+        "--passages, --bm25, --search and --closed-book exclude each other; expected one of them": sources
+        > 1,
+        "--compare needs questions with answers; expected --questions FILE": (
+            options.compare and not options.questions
         ),
-        (
-            options.compare and not options.questions,
-            "--compare needs questions with answers; expected --questions FILE",
+        "--compare is against closed book; expected passages": options.compare and options.closed_book,
+        "--out takes the answers of a file; expected --questions FILE": options.out and not options.questions,
+        f"k is {options.k}; expected a number of passages, or 0 for as many as the run was fine-tuned with": (
+            options.k < 0
         ),
-        (options.compare and options.closed_book, "--compare is against closed book; expected passages"),
-        (
-            options.out and not options.questions,
-            "--out takes the answers of a file; expected --questions FILE",
-        ),
-        (
-            options.k < 0,
-            f"k is {options.k}; expected a number of passages, or 0 for as many as the run was fine-tuned with",
-        ),
-    ):
-        if wrong:
+    }
+    for message, broken in rules.items():
+        if broken:
             raise ConfigError(message)
 
 
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "answer")
-    check(options)
-    from retro.corpus.tokenizers.tokenizer import Tokenizer
-    from retro.questions.answering import Answerer
-    from retro.questions.sources import own_passages, with_passages
-    from retro.workspace import Workspace
+    from retro.questions.answering import Answerer, own_passages, with_passages
+    from retro.workspace import is_run, open_run
 
-    work, questions = Workspace(options.work), _questions(options)
-    model, artifact = work.model(options.run)
-    k = options.k or int(artifact.config["training"]["num_neighbours"])
-    questions = with_passages(questions, _source(options, work, k, model.facts.retrieves))
+    if is_run(options.place) and options.name and not options.question:
+        # The folder names the run already: what comes next is the question.
+        options = replace(options, name="", question=options.name)
+    check(options)
+    out = file_for(options.out, "--out") if options.out else None  # before hours of answering
+    questions = _questions(options)
+    opened = open_run(options.place, options.name or "questions", options.datastore)
+    k = options.k or opened.num_neighbours
+    # Passages are looked up once here, so that every way of a comparison reads the same ones.
+    questions = with_passages(questions, _source(options, opened, k))
     answerer = Answerer(
-        model, Tokenizer.open(work.tokenizer_path), own_passages(k), options.max_tokens, options.batch_size
+        opened.model, opened.tokenizer, own_passages(k), options.max_tokens, options.batch_size
     )
     if options.compare:
         _compare(answerer, questions)
         return
     shown = options.questions and not options.json
-    with RichNarrator().progress(f"Answering with {options.run}") if shown else nullcontext() as told:
-        answers = answerer.answer(questions, told)
-    if options.out:
-        with atomic_write(options.out) as file:
-            file.writelines(
-                f"{json.dumps(_record(answer), ensure_ascii=False)}\n".encode() for answer in answers
-            )
+    title = f"Answering with {opened.name}"
+    with RichNarrator().progress(title) if shown else nullcontext(no_progress) as progress:
+        answers = answerer.answer(questions, progress)
+    lines = [json.dumps(_record(answer), ensure_ascii=False) for answer in answers]
+    if out:
+        with atomic_write(out) as file:
+            file.writelines(f"{line}\n".encode() for line in lines)
     if options.json:
-        for answer in answers:
-            print(json.dumps(_record(answer), ensure_ascii=False))
+        for line in lines:
+            print(line)
     elif options.questions:
-        _show_scores(options, answers)
+        CONSOLE.print(f"{len(answers):,} answers{f' in {out}' if out else ''}", soft_wrap=True)
+        _print_scores(opened.name, answers)
     else:
-        _show(answers[0])
+        _print_answer(answers[0])
 
 
 def _questions(options: Options) -> list["Question"]:
@@ -133,82 +134,64 @@ def _questions(options: Options) -> list["Question"]:
     return found.rows
 
 
-def _source(options: Options, work: "Workspace", k: int, uses_retrieval: bool) -> "Source":
-    from retro.questions import sources
+def _source(options: Options, opened: "OpenRun", k: int) -> "Source":
+    """Where the passages come from; a baseline reads none unless it is told to, which is then refused."""
+    from retro.questions import answering
     from retro.questions.examples import read_passages
 
     if options.passages:
-        return sources.given_passages(read_passages(options.passages), k)
+        return answering.given_passages(read_passages(options.passages), k)
     if options.bm25:
-        return sources.FromBm25(work.datastore(), k)
-    if options.closed_book or not (uses_retrieval or options.datastore):
-        return sources.closed_book
-    return (
-        sources.own_passages(k)
-        if options.questions and not options.datastore
-        else sources.from_datastore(work.datastore(), k)
-    )
-
-
-def warn(*lines: str) -> None:
-    """Tell what is not as it should be, beside the output."""
-    for line in lines:
-        Console(stderr=True).print(f"[yellow]![/] {line}", soft_wrap=True, highlight=False)
+        return answering.FromBm25(opened.datastore(), k)
+    if options.closed_book or not (opened.model.facts.retrieves or options.search):
+        return answering.closed_book
+    if options.questions and not options.search:
+        return answering.own_passages(k)
+    return answering.from_datastore(opened.datastore(), k)
 
 
 def _record(answer: "Answer") -> dict[str, Any]:
     from retro.questions.scoring import best, exact_match, f1, holds_answer
 
     right = answer.question.answers
-    scores = (
-        {"exact_match": best(exact_match, answer.text, right), "f1": best(f1, answer.text, right)}
-        if right
-        else {}
-    )
+    scores = {}
+    if right:
+        scores["exact_match"] = best(exact_match, answer.text, right)
+        scores["f1"] = best(f1, answer.text, right)
+    passages = [
+        {**asdict(passage), "holds_answer": holds_answer(passage, [answer.text])}
+        for passage in answer.passages
+    ]
     return {
         "question": answer.question.text,
         "answer": answer.text,
         "log_prob": round(answer.log_prob, 4),
         "answers": right,
         **scores,
-        "passages": [
-            {**asdict(passage), "holds_answer": holds_answer(passage, [answer.text])}
-            for passage in answer.passages
-        ],
+        "passages": passages,
     }
 
 
-def _show(answer: "Answer") -> None:
+def _print_answer(answer: "Answer") -> None:
     from retro.questions.scoring import holds_answer
 
-    CONSOLE.print(
-        f"[bold]{answer.text or '(nothing)'}[/]  (log-probability {answer.log_prob:.2f})", highlight=False
-    )
+    text = answer.text or "(nothing)"
+    CONSOLE.print(f"[bold]{text}[/]  (log-probability {answer.log_prob:.2f})", highlight=False)
     if not answer.passages:
         CONSOLE.print("closed book: no passages were read", highlight=False)
         return
-    table = Table(
-        "",
-        "score",
-        "title",
-        "passage",
-        title="passages that were read; ● holds the answer",
-        title_justify="left",
-    )
+    title = "passages that were read; ● holds the answer"
+    table = Table("", "score", "title", "passage", title=title, title_justify="left")
     for passage in answer.passages:
-        mark, score = (
-            "●" if holds_answer(passage, [answer.text]) else "",
-            "" if passage.score is None else f"{passage.score:.3f}",
-        )
+        mark = "●" if holds_answer(passage, [answer.text]) else ""
+        score = "" if passage.score is None else f"{passage.score:.3f}"
         table.add_row(mark, score, passage.title, " ".join(passage.text.split())[:300])
     CONSOLE.print(table)
 
 
-def _show_scores(options: Options, answers: Sequence["Answer"]) -> None:
-    from retro.questions.experiment import percent
-    from retro.questions.scoring import score
+def _print_scores(run: str, answers: Sequence["Answer"]) -> None:
+    from retro.questions.scoring import percent, score
 
-    CONSOLE.print(f"{len(answers):,} answers{f' in {options.out}' if options.out else ''}", soft_wrap=True)
     if not any(answer.question.answers for answer in answers):
         return
     scores = score(answers)
@@ -222,16 +205,13 @@ def _show_scores(options: Options, answers: Sequence["Answer"]) -> None:
         for name, part in parts.items()
         if part
     ]
-    print_table(
-        f"{options.run}: recall of the passages {percent(scores.recall)} %",
-        ["", "questions", "exact match %", "F1 %"],
-        rows,
-    )
+    title = f"{run}: recall of the passages {percent(scores.recall)} %"
+    print_table(title, ["", "questions", "exact match %", "F1 %"], rows)
 
 
 def _compare(answerer: "Answerer", questions: Sequence["Question"]) -> None:
-    from retro.questions.experiment import HEADINGS, compare
+    from retro.questions.scoring import HEADINGS, compare
 
-    with RichNarrator().progress("Answering") as told:
-        found = compare(answerer, questions, progress=told)
+    with RichNarrator().progress("Answering") as progress:
+        found = compare(answerer, questions, progress=progress)
     print_table(f"{found.num_questions:,} questions; in %, with 95 % intervals", HEADINGS, found.rows())

@@ -26,20 +26,16 @@ class Options:
 
 
 def main(arguments: list[str]) -> None:
-    options = parse(
-        Options,
-        arguments,
-        "build",
-        Options(work=tyro.MISSING, also=(), datastore=recipe_of(arguments).datastore),
-    )
+    default = Options(work=tyro.MISSING, also=(), datastore=recipe_of(arguments).datastore)
+    options = parse(Options, arguments, "build", default)
+    from retro.jobs.retrieval import build
     from retro.retrieval.datastore.info import describe
     from retro.stages.executor import LocalExecutor
     from retro.workspace import Workspace
 
-    with RichNarrator().progress("Embedding the datastore's chunks") as told:
-        datastore = Workspace(options.work, LocalExecutor(options.workers)).build(
-            options.datastore, told, options.also
-        )
+    work = Workspace(options.work)
+    with RichNarrator().progress("Embedding the datastore's chunks") as progress:
+        datastore = build(work, options.datastore, options.also, progress, LocalExecutor(options.workers))
     for name, value in describe(datastore).facts:
         CONSOLE.print(f"{name:>14}  {value}", soft_wrap=True)
     CONSOLE.print(f"{datastore.path} is ready; retro db info {options.work} tells more", soft_wrap=True)

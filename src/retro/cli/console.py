@@ -23,10 +23,11 @@ from rich.table import Table
 
 from retro import recipes
 from retro.config import RunConfig
-from retro.errors import DataError
+from retro.errors import ConfigError, DataError
 from retro.stages.progress import Progress as Report
 
-CONSOLE = Console(quiet=os.environ.get("RANK", "0") != "0")  # of torchrun's processes the first alone speaks
+# Of torchrun's processes the first alone speaks.
+CONSOLE = Console(quiet=os.environ.get("RANK", "0") != "0")
 TITLE_WIDTH = 36
 Options = TypeVar("Options")
 
@@ -44,6 +45,7 @@ def parse(
 
 def recipe_of(arguments: Sequence[str], default: str = "tiny") -> RunConfig:
     """The recipe that `--recipe` names, looked up before the other options, whose defaults it gives."""
+    # By hand, as the other options take their defaults from the recipe and are parsed afterwards.
     name = default
     for position, argument in enumerate(arguments):
         if argument == "--recipe" and position + 1 < len(arguments):
@@ -58,33 +60,45 @@ class RichNarrator:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Report]:
-        shown = (
+        columns = (
             SpinnerColumn(finished_text="[green]✓"),
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
         )
-        times = (TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-        with Progress(
-            *shown, *times, TextColumn("{task.fields[note]}"), console=CONSOLE, refresh_per_second=4
-        ) as bars:
-            task = bars.add_task(title.ljust(TITLE_WIDTH), total=None, note="")
+        with Progress(*columns, console=CONSOLE, refresh_per_second=4) as bars:
+            task = bars.add_task(title.ljust(TITLE_WIDTH), total=None)
             current = ""
 
             def report(done: int, total: int, step: str = "", note: str = "") -> None:
                 nonlocal task, current
-                name = f"{title} · {step}" if step else title
                 if step != current and current:  # another step has begun: its bar comes below
                     _finish(bars, task)
-                    task = bars.add_task(name.ljust(TITLE_WIDTH), total=None, note="")
+                    task = bars.add_task("", total=None)
                 current = step
-                description = name.ljust(TITLE_WIDTH)
-                bars.update(task, completed=done, total=total or None, description=description, note=note)
+                description = describe(title, step, note)
+                bars.update(task, completed=done, total=total or None, description=description)
 
             yield report
             _finish(bars, task)
 
 
+def describe(title: str, step: str, note: str) -> str:
+    """What stands before a bar.
+
+    A step with a capital is a title of its own; others, such as a mode, go behind the title.
+    """
+    name = title
+    if step:
+        name = step if step[0].isupper() else f"{title} · {step}"
+    return f"{name}: {note}" if note else name.ljust(TITLE_WIDTH)
+
+
 def _finish(progress: Progress, task: TaskID) -> None:
+    # A bar whose total nobody knew ends full, too.
     total = next(known.total for known in progress.tasks if known.id == task) or 1
     progress.update(task, total=total, completed=total)
 
@@ -96,6 +110,28 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str
     for row in rows:
         table.add_row(*row)
     CONSOLE.print(table)
+
+
+def warn(*lines: str) -> None:
+    """Tell what is not as it should be, beside the output."""
+    for line in lines:
+        Console(stderr=True).print(f"[yellow]![/] {line}", soft_wrap=True, highlight=False)
+
+
+def file_for(path: Path, option: str) -> Path:
+    """A file that a command writes at its end.
+
+    A place that cannot be written is refused before the work begins.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{option} is {path}, which is a folder; expected the name of a file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(
+            f"{option} is {path}, but {path.parent} is no folder; expected the name of a file in a folder"
+        ) from None
+    return path
 
 
 def read_argument(text: str) -> str:

@@ -40,7 +40,10 @@ class Add:
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete documents, as one version: no search that starts afterwards returns them. `compact` removes their bytes."""
+    """Delete documents, as one version: no search that starts afterwards returns them.
+
+    `compact` removes their bytes.
+    """
 
     place: Place
     """A workspace or a datastore."""
@@ -96,9 +99,9 @@ def main(arguments: list[str]) -> None:
 
 def opened(place: Path) -> "Datastore":
     """The datastore of a workspace, or the one that is named."""
-    from retro.retrieval.datastore import Datastore
+    from retro.workspace import open_datastore
 
-    return Datastore.open(place / "datastore" if (place / "datastore").exists() else place)
+    return open_datastore(place)
 
 
 def add(options: Add) -> None:
@@ -106,8 +109,8 @@ def add(options: Add) -> None:
 
     datastore = opened(options.place)
     documents = (document for source in options.sources for document in readers.read(source, options.fields))
-    with RichNarrator().progress("Embedding the new chunks") as told:
-        version = datastore.add(documents, told)
+    with RichNarrator().progress("Embedding the new chunks") as progress:
+        version = datastore.add(documents, progress)
     change = datastore.ledger.version()
     CONSOLE.print(
         f"{datastore.path}: version {version}, {change.documents:,} documents added", soft_wrap=True
@@ -119,7 +122,8 @@ def delete(options: Delete) -> None:
     count = datastore.delete(options.id, options.source, options.title)
     version = datastore.snapshot().version.number
     CONSOLE.print(
-        f"{datastore.path}: version {version}, {count:,} documents deleted; retro db compact {options.place} removes their bytes",
+        f"{datastore.path}: version {version}, {count:,} documents deleted; "
+        f"retro db compact {options.place} removes their bytes",
         soft_wrap=True,
     )
 
@@ -155,10 +159,8 @@ def search(options: Search) -> None:
         CONSOLE.print(nothing_found(datastore), soft_wrap=True)
     for neighbour in found:
         name = escape(neighbour.title or neighbour.document)
-        CONSOLE.print(
-            f"[bold]{neighbour.distance:9.4f}[/]  {name}  [dim]{escape(neighbour.source)} · {escape(neighbour.document)}[/]",
-            soft_wrap=True,
-        )
+        origin = f"{escape(neighbour.source)} · {escape(neighbour.document)}"
+        CONSOLE.print(f"[bold]{neighbour.distance:9.4f}[/]  {name}  [dim]{origin}[/]", soft_wrap=True)
         CONSOLE.print(escape(" ".join(neighbour.text.split())), style="dim", soft_wrap=True)
 
 
@@ -176,11 +178,11 @@ def verify(options: Verify) -> None:
     from retro.retrieval.datastore.verify import verify as look_over
 
     datastore = opened(options.place)
-    with RichNarrator().progress("Reading every file again") as told:
-        found = look_over(datastore, options.sample, options.seed, told)
+    with RichNarrator().progress("Reading every file again") as progress:
+        found = look_over(datastore, options.sample, options.seed, progress)
     CONSOLE.print(
-        f"{datastore.path} is sound at version {found.version}: {found.files} files, {found.documents:,} documents, {found.keys:,} keys, "
-        f"{found.recomputed} of them made anew",
+        f"{datastore.path} is sound at version {found.version}: {found.files} files, "
+        f"{found.documents:,} documents, {found.keys:,} keys, {found.recomputed} of them made anew",
         soft_wrap=True,
     )
 

@@ -12,7 +12,10 @@ from retro.errors import ConfigError
 
 @dataclass(frozen=True)
 class Options:
-    """Write a workspace's tokens once more, without training documents close to an evaluation set or named in a list."""
+    """Write a workspace's tokens once more, without some training documents.
+
+    Those go that are close to a document of an evaluation set, or named in a list.
+    """
 
     work: Annotated[Path, tyro.conf.Positional]
     """The workspace that `retro ingest` made; it is left as it is."""

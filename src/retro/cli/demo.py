@@ -9,7 +9,10 @@ from retro.recipes import get
 
 @dataclass(frozen=True)
 class Options:
-    """The whole road: licence texts → datastore → baseline and RETRO → report.html. Run again, it reuses what is finished."""
+    """The whole road: licence texts → datastore → baseline and RETRO → report.html.
+
+    Run again, it reuses what is finished.
+    """
 
     out: Path = Path("demo")
     """Where everything goes."""

@@ -16,7 +16,7 @@ CORE = ("torch", "transformers", "faiss-cpu", "sentencepiece", "safetensors", "n
 
 @dataclass(frozen=True)
 class Options:
-    """Say what is installed, what has been fetched, and what is missing; or whether a workspace's corpus is whole."""
+    """Say what is installed, fetched and missing, or whether a workspace's corpus is whole."""
 
     work: Path | None = None
     """A workspace whose corpus files are compared with their checksums."""
@@ -50,20 +50,10 @@ def main(arguments: list[str]) -> None:
     rows += [[name, importlib.metadata.version(name)] for name in CORE]
     for name, extra in EXTRAS.items():
         installed = importlib.util.find_spec(name) is not None
-        rows.append(
-            [
-                name,
-                importlib.metadata.version(name)
-                if installed
-                else f"missing; run: pip install 'retro-lm[{extra}]'",
-            ]
-        )
+        missing = f"missing; run: pip install 'retro-lm[{extra}]'"
+        rows.append([name, importlib.metadata.version(name) if installed else missing])
     rows.append(["cache", str(catalogue.cache_dir())])
     for name in catalogue.ENTRIES:
-        rows.append(
-            [
-                name,
-                "fetched" if catalogue.folder_of(name).exists() else f"not fetched; run: retro fetch {name}",
-            ]
-        )
+        fetched = catalogue.folder_of(name).exists()
+        rows.append([name, "fetched" if fetched else f"not fetched; run: retro fetch {name}"])
     print_table("retro doctor", ["what", "found"], rows)

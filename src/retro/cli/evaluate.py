@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, recipe_of
+from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, recipe_of, warn
 from retro.config import EvaluationConfig
 from retro.corpus.readers.records import FieldMap
 
@@ -14,83 +14,86 @@ if TYPE_CHECKING:
     from retro.scoring.evaluate import Evaluation
     from retro.scoring.intervals import Interval
     from retro.scoring.seen import Seen
-    from retro.workspace import Workspace
+    from retro.scoring.sets import EvaluationSet
+    from retro.workspace import OpenRun
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
-    """Bits per byte of a run over whole documents, or its score in a task, without retrieval and with each number of neighbours."""
+    """Bits per byte of a run over whole documents, or its score in a task.
 
-    work: Annotated[Path, tyro.conf.Positional]
-    """The workspace."""
-    name: Annotated[str, tyro.conf.Positional]
-    """The run."""
+    Each is measured without retrieval and with each number of neighbours. A run from elsewhere is scored with
+    --datastore and --on.
+    """
+
+    place: Annotated[Path, tyro.conf.Positional]
+    """The workspace, or a run's folder."""
+    name: Annotated[str, tyro.conf.Positional] = ""
+    """The run: its name in the workspace, retro if none is given, or its folder."""
     evaluation: Annotated[EvaluationConfig, tyro.conf.arg(name="")]
     recipe: str = "tiny"
     """The recipe that gives the defaults."""
     split: str = "test"
     """The split of the workspace that is scored, unless --on or --task is given."""
     on: str = ""
-    """Other documents: a name of the catalogue, alone or with a split (wikitext-2@test), a file or a folder."""
+    """Other documents: a name of the catalogue, alone or with a split (wikitext-2@test), a file or a
+    folder."""
     fields: FieldMap = field(default_factory=FieldMap)
     """Which fields of a record hold what, with --on."""
     task: str = ""
     """lambada (the last word of each passage) or summaries (TL;DR: of articles; needs --on)."""
+    datastore: Path | None = None
+    """A datastore of the run's tokenizer, or a workspace that has one, in place of the workspace's own."""
+    out: Path | None = None
+    """Where the scores go; the workspace, or `evaluations` for a run or a datastore from elsewhere."""
 
 
 def main(arguments: list[str]) -> None:
-    default = Options(work=tyro.MISSING, name=tyro.MISSING, evaluation=recipe_of(arguments).evaluation)
+    default = Options(place=tyro.MISSING, evaluation=recipe_of(arguments).evaluation)
     options = parse(Options, arguments, "evaluate", default)
-    from retro.workspace import Workspace
+    from retro.jobs.scoring import evaluate_split
+    from retro.workspace import open_run
 
-    work = Workspace(options.work)
+    opened = open_run(options.place, options.name or "retro", options.datastore, options.out)
+    warn(*opened.notes())
     if options.task:
-        _run_task(work, options)
+        _run_task(opened, options)
     elif options.on:
-        _run_set(work, options)
+        _run_set(opened, options)
     else:
-        with RichNarrator().progress(f"Evaluating {options.name}") as told:
-            evaluation = work.evaluate(options.name, options.split, options.evaluation, told)
-        _show(evaluation, f"{options.name} on {options.split}")
+        with RichNarrator().progress(f"Evaluating {opened.name}") as progress:
+            evaluation = evaluate_split(opened, options.split, options.evaluation, progress)
+        _print_evaluation(evaluation, f"{opened.name} on {options.split}")
 
 
-def _run_task(work: "Workspace", options: Options) -> None:
-    with RichNarrator().progress(f"{options.name} on {options.task}") as told:
-        result = work.evaluate_task(options.name, options.task, options.evaluation, options.on, told)
+def _run_task(opened: "OpenRun", options: Options) -> None:
+    from retro.jobs.scoring import evaluate_task
+
+    with RichNarrator().progress(f"{opened.name} on {options.task}") as progress:
+        result = evaluate_task(opened, options.task, options.evaluation, options.on, progress)
     names = list(next(iter(result.modes.values())))
     rows = [
         [mode, *(_with_interval(metrics[name]) for name in names)] for mode, metrics in result.modes.items()
     ]
-    print_table(f"{options.name} on {result.artifact.counts['items']:,} items", ["retrieval", *names], rows)
-    _warn(result.seen)
+    print_table(f"{opened.name} on {result.artifact.counts['items']:,} items", ["retrieval", *names], rows)
+    _print_seen(result.seen)
 
 
-def _run_set(work: "Workspace", options: Options) -> None:
-    from retro.scoring.new_articles import by_kind
+def _run_set(opened: "OpenRun", options: Options) -> None:
+    from retro.jobs.scoring import evaluate_set, evaluation_set
 
-    with RichNarrator().progress(f"Finding neighbours of {options.on}") as told:
-        found = work.evaluation_set(options.on, options.fields, told)
-    with RichNarrator().progress(f"Evaluating {options.name}") as told_mode:
-        evaluation = work.evaluate_on(options.name, found, options.evaluation, told_mode)
-    _show(evaluation, f"{options.name} on {options.on}")
-    groups = by_kind(found, evaluation)
-    if len(groups) > 1:
-        headings = ["documents are", "documents", "bytes", *evaluation.modes]
-        rows = [
-            [
-                g.name,
-                f"{g.documents:,}",
-                f"{g.num_bytes:,}",
-                *(_with_interval(v) for v in g.bits_per_byte.values()),
-            ]
-            for g in groups
-        ]
-        print_table("bits per byte by what the datastore knows of them", headings, rows)
-    _warn(found.seen)
+    with RichNarrator().progress(f"Finding neighbours of {options.on}") as progress:
+        found = evaluation_set(opened, options.on, options.fields, progress)
+    with RichNarrator().progress(f"Evaluating {opened.name}") as progress:
+        evaluation = evaluate_set(opened, found, options.evaluation, progress)
+    _print_evaluation(evaluation, f"{opened.name} on {options.on}")
+    _print_kinds(found, evaluation)
+    _print_seen(found.seen)
 
 
-def _show(evaluation: "Evaluation", title: str) -> None:
-    _print_modes(title, evaluation)
+def _print_evaluation(evaluation: "Evaluation", title: str) -> None:
+    _print_modes(evaluation, title)
+    _print_filtered(evaluation)
     sources = evaluation.results["sources"]
     if len(sources) > 1:
         rows = [
@@ -100,43 +103,54 @@ def _show(evaluation: "Evaluation", title: str) -> None:
         print_table("bits per byte by source", ["source", *evaluation.modes], rows)
 
 
-def _print_modes(title: str, evaluation: "Evaluation") -> None:
+def _print_modes(evaluation: "Evaluation", title: str) -> None:
     rows = []
     for mode in evaluation.modes:
         found = evaluation.metrics(mode)
         value = found.bits_per_byte
-        perplexities = (found.perplexity_per_token.estimate, found.perplexity_per_word.estimate)
         rows.append(
             [
                 mode,
                 f"{value.estimate:.4f}",
                 f"{value.low:.4f} – {value.high:.4f}",
-                *(f"{number:.2f}" for number in perplexities),
+                f"{found.perplexity_per_token.estimate:.2f}",
+                f"{found.perplexity_per_word.estimate:.2f}",
             ]
         )
-    print_table(
-        title, ["retrieval", "bits per byte", "95 % interval", "perplexity per token", "per word"], rows
-    )
+    headings = ["retrieval", "bits per byte", "95 % interval", "perplexity per token", "per word"]
+    print_table(title, headings, rows)
+
+
+def _print_filtered(evaluation: "Evaluation") -> None:
+    """bpb(α) at every eighth, one column a mode."""
     by_mode = [[point for point in evaluation.filtered(mode) if point.is_eighth] for mode in evaluation.modes]
-    rows = [
-        [
-            f"{points[0].alpha:.1%}",
-            f"{points[0].share_of_bytes:.1%}",
-            *(f"{point.bits_per_byte.estimate:.4f}" for point in points),
-        ]
-        for points in zip(*by_mode, strict=True)
-    ]
-    print_table(
-        "bits per byte of chunks that share at most α with the datastore",
-        ["α", "of the text", *evaluation.modes],
-        rows,
-    )
+    rows = []
+    for points in zip(*by_mode, strict=True):
+        first = points[0]
+        values = [f"{point.bits_per_byte.estimate:.4f}" for point in points]
+        rows.append([f"{first.alpha:.1%}", f"{first.share_of_bytes:.1%}", *values])
+    title = "bits per byte of chunks that share at most α with the datastore"
+    print_table(title, ["α", "of the text", *evaluation.modes], rows)
+
+
+def _print_kinds(found: "EvaluationSet", evaluation: "Evaluation") -> None:
+    from retro.scoring.new_articles import by_kind
+
+    groups = by_kind(found, evaluation)
+    if len(groups) < 2:
+        return
+    rows = []
+    for group in groups:
+        values = [_with_interval(value) for value in group.bits_per_byte.values()]
+        rows.append([group.name, f"{group.documents:,}", f"{group.num_bytes:,}", *values])
+    headings = ["documents are", "documents", "bytes", *evaluation.modes]
+    print_table("bits per byte by what the datastore knows of them", headings, rows)
 
 
 def _with_interval(value: "Interval") -> str:
     return f"{value.estimate:.4g} ({value.low:.4g} – {value.high:.4g})"
 
 
-def _warn(seen: "Seen") -> None:
+def _print_seen(seen: "Seen") -> None:
     """Say how many documents are no news; in colour where there are any."""
     CONSOLE.print(f"{'[bold red]warning[/]: ' if seen.count else ''}{seen}", soft_wrap=True)

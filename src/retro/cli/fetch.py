@@ -12,7 +12,7 @@ from retro.errors import ConfigError
 
 @dataclass(frozen=True)
 class Options:
-    """Bring a corpus or an encoder of the catalogue into the cache, verified."""
+    """Bring a corpus or an embedder of the catalogue into the cache, verified."""
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = field(default=())
     """What to fetch."""
@@ -23,17 +23,11 @@ class Options:
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "fetch")
     if options.list:
-        rows = [
-            [
-                e.name,
-                e.kind,
-                f"{e.size / 1e6:.0f} MB",
-                "yes" if catalogue.folder_of(e.name).exists() else "no",
-                e.licence,
-                e.description,
-            ]
-            for e in catalogue.ENTRIES.values()
-        ]
+        rows = []
+        for entry in catalogue.ENTRIES.values():
+            size = f"{entry.size / 1e6:.0f} MB"
+            here = "yes" if catalogue.folder_of(entry.name).exists() else "no"
+            rows.append([entry.name, entry.kind, size, here, entry.licence, entry.description])
         rows += [[name, "corpus", "0 MB", "yes", "PSF-2.0", text] for name, text in catalogue.LOCAL.items()]
         print_table("catalogue", ["name", "kind", "download", "here", "licence", "what"], rows)
         return
@@ -45,6 +39,6 @@ def main(arguments: list[str]) -> None:
         if name in catalogue.LOCAL:
             CONSOLE.print(f"{name} needs no download")
             continue
-        with RichNarrator().progress(f"Fetching {name}") as told:
-            artifact = catalogue.fetch(name, told)
+        with RichNarrator().progress(f"Fetching {name}") as progress:
+            artifact = catalogue.fetch(name, progress)
         CONSOLE.print(f"{name} is in {artifact.path}", soft_wrap=True)

@@ -1,52 +1,127 @@
-"""retro fit"""
+"""retro fit, and retro fit --task qa, which has options of its own."""
 
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from retro.cli.console import RichNarrator, parse, recipe_of
-from retro.cli.train import tell
-from retro.config import RetrievalConfig, TrainingConfig
+from retro.cli.console import CONSOLE, RichNarrator, parse, recipe_of, warn
+from retro.cli.train import print_run
+from retro.config import FineTuningConfig, RetrievalConfig, TrainingConfig
+
+if TYPE_CHECKING:
+    from retro.questions.examples import Questions
+    from retro.workspace import Workspace
+
+QUESTIONS_RECIPE = "questions-tiny"
 
 
 @dataclass(frozen=True)
 class Options:
-    """RETROfit a trained baseline: add retrieval to it and train that alone. Run again, it goes on from the last checkpoint."""
+    """RETROfit a trained baseline: add retrieval to it and train that alone.
+
+    Run again, it goes on from the last checkpoint.
+    """
 
     work: Annotated[Path, tyro.conf.Positional]
     """The workspace."""
     fit: RetrievalConfig
     training: Annotated[TrainingConfig, tyro.conf.arg(name="")]
     baseline: str = "baseline"
-    """A run of the workspace, or the folder of a model with the same tokenizer."""
+    """A run of the workspace, or the folder of a run with the same tokenizer."""
     recipe: str = "tiny"
     """The recipe that gives the defaults."""
     name: str = "retrofit"
     """The run's name."""
     task: Literal["lm", "qa"] = "lm"
-    """`lm` fits retrieval to the corpus; `qa` fine-tunes on questions and has options of its own: retro fit --task qa --help."""
+    """`lm` fits retrieval to the corpus; `qa` fine-tunes on questions and has options of its own:
+    retro fit --task qa --help."""
+
+
+@dataclass(frozen=True)
+class QuestionOptions:
+    """Fine-tune a run on questions with passages, the loss on the answers alone.
+
+    Run again, it goes on from the last checkpoint.
+    """
+
+    work: Annotated[Path, tyro.conf.Positional]
+    """The workspace."""
+    base: Annotated[str, tyro.conf.arg(name="from")]
+    """A run of the workspace, or the folder of a run with the same tokenizer."""
+    training: Annotated[TrainingConfig, tyro.conf.arg(name="")]
+    tuning: Annotated[FineTuningConfig, tyro.conf.arg(name="")]
+    questions: Path | None = None
+    """Questions as DPR and FiD write them: JSON or JSON Lines with question, answers and ctxs (title, text,
+    score). None: cloze questions are made out of the workspace's training text, which teach to look things up
+    before there are many real ones to learn from."""
+    name: str = "questions"
+    """The run's name."""
+    recipe: str = QUESTIONS_RECIPE
+    """The recipe that gives the defaults; questions-7.5b is the paper's."""
+    valid_fraction: float = 0.05
+    """Part of the questions that is held out for validation."""
+    task: Literal["qa"] = "qa"
 
 
 def main(arguments: list[str]) -> None:
+    # Which options there are depends on the task, so that it is looked for before they are parsed.
     if "--task=qa" in arguments or ("--task", "qa") in pairwise(arguments):
-        from retro.cli import fit_questions
+        fit_questions(arguments)
+    else:
+        fit(arguments)
 
-        fit_questions.main(arguments)
-        return
-    run = recipe_of(arguments)
-    options = parse(
-        Options,
-        arguments,
-        "fit",
-        Options(work=tyro.MISSING, fit=run.model.retrieval or RetrievalConfig(), training=run.training),
+
+def fit(arguments: list[str]) -> None:
+    """Add retrieval to a baseline."""
+    recipe = recipe_of(arguments)
+    default = Options(
+        work=tyro.MISSING, fit=recipe.model.retrieval or RetrievalConfig(), training=recipe.training
     )
+    options = parse(Options, arguments, "fit", default)
+    from retro.jobs.training import fit_run
     from retro.workspace import Workspace
 
-    with RichNarrator().progress(f"Fitting {options.name}") as told:
-        _, artifact = Workspace(options.work).fit(
-            options.name, options.baseline, options.fit, options.training, told
+    work = Workspace(options.work)
+    with RichNarrator().progress(f"Fitting {options.name}") as progress:
+        artifact = fit_run(work, options.name, options.baseline, options.fit, options.training, progress)
+    print_run(artifact)
+
+
+def fit_questions(arguments: list[str]) -> None:
+    """Fine-tune on questions."""
+    default = QuestionOptions(
+        work=tyro.MISSING,
+        base=tyro.MISSING,
+        training=recipe_of(arguments, QUESTIONS_RECIPE).training,
+        tuning=FineTuningConfig(),
+    )
+    options = parse(QuestionOptions, arguments, "fit --task qa", default)
+    from retro.questions.finetuning import finetune, split
+    from retro.workspace import Workspace
+
+    work = Workspace(options.work)
+    found = _questions(work, options)
+    valid, train = split(found.with_answers(), [options.valid_fraction])
+    warn(*found.warnings())
+    with RichNarrator().progress(f"Fine-tuning {options.name}") as progress:
+        _, artifact = finetune(
+            work, options.name, options.base, train, options.training, options.tuning, valid, progress, warn
         )
-    tell(artifact)
+    print_run(artifact)
+
+
+def _questions(work: "Workspace", options: QuestionOptions) -> "Questions":
+    """Those of the file, or cloze questions where none is named."""
+    from retro.corpus.tokenizers.tokenizer import Tokenizer
+    from retro.questions.examples import Questions, read_questions
+    from retro.questions.synthetic import cloze_questions, documents_of
+
+    if options.questions is not None:
+        return read_questions(options.questions, options.training.num_neighbours)
+    documents = documents_of(work.corpus().train, Tokenizer.open(work.tokenizer_path))
+    found = Questions(list(cloze_questions(documents)))
+    CONSOLE.print(f"{len(found.rows):,} questions made out of the training text")
+    return found

@@ -3,30 +3,34 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
-from retro.cli.console import CONSOLE, parse, print_table
+from retro.cli.console import CONSOLE, file_for, parse, print_table
 
 
 @dataclass(frozen=True)
 class Options:
-    """Tasks of lm-evaluation-harness on a run of a workspace, once for each number of neighbours."""
+    """Tasks of lm-evaluation-harness on a run, once for each number of neighbours."""
 
-    work: Annotated[Path, tyro.conf.Positional]
-    """The workspace."""
-    name: Annotated[str, tyro.conf.Positional]
-    """The run."""
+    place: Annotated[Path, tyro.conf.Positional]
+    """The workspace, or a run's folder."""
+    name: Annotated[str, tyro.conf.Positional] = ""
+    """The run: its name in the workspace, retro if none is given, or its folder."""
     tasks: tuple[str, ...] = ("retro_lambada",)
-    """Names of the harness, most of which need the network, or retro_lambada, which needs: retro fetch lambada."""
+    """Names of the harness, most of which need the network, or retro_lambada, which needs: retro fetch
+    lambada."""
     num_neighbours: tuple[int, ...] = (0, 2)
     """0 is RETRO[OFF], or a baseline."""
     window: int = 2048
     """Tokens that the model sees at once."""
     batch_size: int = 8
+    """Items that are scored together."""
     limit: int | None = None
     """Only the first so many items of each task."""
+    datastore: Path | None = None
+    """A datastore of the run's tokenizer, or a workspace that has one, in place of the workspace's own."""
     out: Path | None = None
     """A file for the harness's results as JSON."""
 
@@ -35,29 +39,33 @@ def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "harness")
     from retro.harness import RetroLM, evaluate_with_harness
 
+    out = file_for(options.out, "--out") if options.out else None
     results = {}
     for k in options.num_neighbours:
-        model = RetroLM(options.work, options.name, k, options.window, options.batch_size)
-        results[k] = evaluate_with_harness(model, options.tasks, options.limit)
-    rows = [
-        [
-            task,
-            name.removesuffix(",none"),
-            str(k),
-            f"{value:.4f}",
-            f"{error:.4f}" if isinstance(error, float) else "–",
-        ]
-        for k, found in results.items()
-        for task, metrics in found["results"].items()
-        for name, value in metrics.items()
-        if isinstance(value, float) and "_stderr," not in name
-        for error in [metrics.get(name.replace(",", "_stderr,"))]
-    ]
-    print_table(
-        f"{options.name}, by lm-evaluation-harness", ["task", "metric", "k", "value", "standard error"], rows
-    )
-    if options.out:
-        options.out.write_text(
-            json.dumps({str(k): found["results"] for k, found in results.items()}, indent=2, default=str)
+        model = RetroLM(
+            options.place,
+            options.name or "retro",
+            k,
+            options.window,
+            options.batch_size,
+            datastore=options.datastore,
         )
-        CONSOLE.print(f"{options.out} holds the results", soft_wrap=True)
+        results[k] = evaluate_with_harness(model, options.tasks, options.limit)["results"]
+    rows = [row for k, found in results.items() for row in _rows(k, found)]
+    headings = ["task", "metric", "k", "value", "standard error"]
+    print_table(f"{options.name or options.place.name}, by lm-evaluation-harness", headings, rows)
+    if out:
+        out.write_text(json.dumps({str(k): found for k, found in results.items()}, indent=2, default=str))
+        CONSOLE.print(f"{out} holds the results", soft_wrap=True)
+
+
+def _rows(k: int, results: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """A line for every metric. The harness writes `acc,none` and beside it `acc_stderr,none`."""
+    rows = []
+    for task, metrics in results.items():
+        for name, value in metrics.items():
+            if isinstance(value, float) and "_stderr," not in name:
+                error = metrics.get(name.replace(",", "_stderr,"))
+                shown = f"{error:.4f}" if isinstance(error, float) else "–"
+                rows.append([task, name.removesuffix(",none"), str(k), f"{value:.4f}", shown])
+    return rows

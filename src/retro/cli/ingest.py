@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """Read text, train a tokenizer on it, and write tokens: split by document, without duplicates, decontaminated.
+    """Read text, train a tokenizer on it, and write tokens: split, without duplicates, decontaminated.
 
-    Sources are names of the catalogue, JSONL, CSV, TSV or Parquet files, text files, folders, source trees, Wikipedia dumps, and
-    hub datasets as hf:NAME. Run again, it makes only what is missing.
+    Sources are names of the catalogue, JSONL, CSV, TSV or Parquet files, text files, folders, source trees,
+    Wikipedia dumps, and hub datasets as hf:NAME. Run again, it makes only what is missing.
     """
 
     sources: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[SOURCE …]")]
@@ -38,13 +38,15 @@ class Options:
     out: Path = Path("work")
     """The workspace."""
     executor: Literal["local", "ray"] = "local"
-    """Where the work runs: processes of this machine, or tasks of a Ray cluster, which RAY_ADDRESS may name."""
+    """Where the work runs: processes of this machine, or tasks of a Ray cluster, which RAY_ADDRESS may
+    name."""
     workers: int = 0
     """Processes or tasks at once; 0 is one a core."""
     strict: bool = False
     """Stop at the first record that cannot be read, instead of skipping and listing it."""
     remove_names: Path | None = None
-    """A text file with a title or id a line: training documents of these names are removed, as Wikitext103's from Wikipedia."""
+    """A text file with a title or id a line: training documents of these names are removed, as Wikitext103's
+    from Wikipedia."""
     dry_run: bool = False
     """Read everything and say what was found and what would be skipped, without writing anything."""
 
@@ -60,13 +62,14 @@ def main(arguments: list[str]) -> None:
     sources = options.sources or options.corpus.sources
     if not sources:
         raise ConfigError(
-            f"no source was named and recipe {options.recipe} has none; expected a file, a folder or a name of: retro fetch --list"
+            f"no source was named and recipe {options.recipe} has none; "
+            "expected a file, a folder or a name of: retro fetch --list"
         )
-    work = CorpusFolder(options.out)
-    executor = EXECUTORS[options.executor](options.workers)
     if options.dry_run:
         print_look(sources, options)
         return
+    work = CorpusFolder(options.out)
+    executor = EXECUTORS[options.executor](options.workers)
     names = read_names(options.remove_names) if options.remove_names else frozenset()
     with RichNarrator().progress("Reading") as progress:
         corpus = ingest(
@@ -75,7 +78,8 @@ def main(arguments: list[str]) -> None:
     print_corpus(work, corpus)
     if work.left_out():
         CONSOLE.print(
-            f"left out: {work.left_out():,} documents without text, not sampled, or longer than --max-document-bytes",
+            f"left out: {work.left_out():,} documents without text, not sampled, "
+            "or longer than --max-document-bytes",
             soft_wrap=True,
         )
     if work.skipped():

@@ -1,34 +1,46 @@
 """retro inspect"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from retro.cli.console import CONSOLE, parse
+from retro.cli.console import CONSOLE, file_for, parse, warn
+from retro.corpus.readers.records import FieldMap
 from retro.errors import ConfigError
 from retro.stages.files import atomic_write, write_json
 
 if TYPE_CHECKING:
-    from retro.workspace import Workspace
+    from retro.jobs.scoring import Evaluated
+    from retro.workspace import OpenRun
 
 
 @dataclass(frozen=True)
 class Options:
-    """Look closely at one document of an evaluated split: what retrieval saved on every token, beside the neighbours."""
+    """Show a document of a finished evaluation: what retrieval saved on each token, beside the neighbours."""
 
-    work: Annotated[Path, tyro.conf.Positional]
-    """The workspace."""
-    name: Annotated[str, tyro.conf.Positional]
-    """The run."""
+    place: Annotated[Path, tyro.conf.Positional]
+    """The workspace, or a run's folder."""
+    name: Annotated[str, tyro.conf.Positional] = ""
+    """The run: its name in the workspace, retro if none is given, or its folder."""
     document: str = ""
     """The document's id, or SOURCE/ID; that with the largest gain if none is given."""
-    out: Path = Path("closely.html")
+    out: Path = Path("inspection.html")
     """The page; its numbers are written beside it, in a file that ends in .json."""
     split: str = "test"
-    neighbours: int = 2
+    """The evaluated split, unless --on is given."""
+    on: str = ""
+    """The source that the run was evaluated on."""
+    fields: FieldMap = field(default_factory=FieldMap)
+    """Which fields of a record hold what, with --on."""
+    num_neighbours: int = 2
     """Neighbours of each chunk; the run must have been evaluated with that many."""
+    datastore: Path | None = None
+    """The datastore that the run was evaluated with, if not the workspace's own."""
+    evaluations: Path | None = None
+    """Where `retro evaluate --out` wrote; the workspace, or `evaluations` for a run or a datastore from
+    elsewhere."""
     list: bool = False
     """List the documents with their gains instead."""
 
@@ -37,21 +49,27 @@ def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "inspect")
     if options.out.suffix == ".json":
         raise ConfigError(
-            f"--out is {options.out}; expected the name of a page, such as closely.html, beside which the JSON is written"
+            f"--out is {options.out}; expected the name of a page, such as inspection.html, "
+            "beside which the JSON is written"
         )
-    from retro.workspace import Workspace
+    from retro.jobs.scoring import open_evaluation
+    from retro.workspace import open_run
 
-    work = Workspace(options.work)
+    opened = open_run(options.place, options.name or "retro", options.datastore, options.evaluations)
+    found = open_evaluation(opened, options.split, options.on, options.fields)
+    warn(*opened.notes())
     if options.list:
-        _list(work, options)
+        _list(found, options)
     else:
-        _write(work, options)
+        _write(opened, found, options)
 
 
-def _list(work: "Workspace", options: Options) -> None:
-    """One line a document, whole and without a frame, so that an id can be copied and the list be searched."""
-    CONSOLE.print(f" saved    off → on, k = {options.neighbours}        bytes  SOURCE/ID  title")
-    for row in work.document_gains(options.name, options.split, options.neighbours):
+def _list(found: "Evaluated", options: Options) -> None:
+    """One line a document, whole and without a frame, so that ids can be copied and searched for."""
+    from retro.jobs.scoring import document_gains
+
+    CONSOLE.print(f" saved    off → on, k = {options.num_neighbours}        bytes  SOURCE/ID  title")
+    for row in document_gains(found, options.num_neighbours):
         size = max(1, row.num_bytes)
         numbers = f"{100 * row.gain:5.1f} %  {row.off / size:.3f} → {row.on / size:.3f}  {row.num_bytes:>12,}"
         CONSOLE.print(
@@ -59,13 +77,16 @@ def _list(work: "Workspace", options: Options) -> None:
         )
 
 
-def _write(work: "Workspace", options: Options) -> None:
+def _write(opened: "OpenRun", found: "Evaluated", options: Options) -> None:
+    from retro.jobs.scoring import inspect
     from retro.pages.inspection import inspection_page, inspection_record
 
-    document = work.inspect_document(options.name, options.split, options.neighbours, options.document)
-    origin = {"run": options.name, "split": options.split}
-    with atomic_write(options.out) as file:
-        file.write(inspection_page(document, f"run {options.name} on {options.split}").encode())
-    write_json(options.out.with_suffix(".json"), {**origin, **inspection_record(document)})
-    CONSOLE.print(f"page  {options.out.resolve()}", soft_wrap=True)
-    CONSOLE.print(f"json  {options.out.with_suffix('.json').resolve()}", soft_wrap=True)
+    page = file_for(options.out, "--out")  # before the document is scored
+    documents = options.on or options.split
+    document = inspect(opened, found, options.num_neighbours, options.document)
+    with atomic_write(page) as file:
+        file.write(inspection_page(document, f"run {opened.name} on {documents}").encode())
+    origin = {"run": opened.name, "split": documents}
+    write_json(page.with_suffix(".json"), {**origin, **inspection_record(document)})
+    CONSOLE.print(f"page  {page.resolve()}", soft_wrap=True)
+    CONSOLE.print(f"json  {page.with_suffix('.json').resolve()}", soft_wrap=True)

@@ -10,12 +10,15 @@ from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, recipe_
 from retro.config import EvaluationConfig, KnnConfig
 
 if TYPE_CHECKING:
-    from retro.comparators.knn_evaluation import KnnEvaluation
+    from retro.comparators.knn_evaluation import KnnEvaluation, MemorySize
 
 
 @dataclass(frozen=True)
 class Options:
-    """A baseline alone, as kNN-LM over every training token, and with a continuous cache: bits per byte, and what the memories take."""
+    """A baseline alone, as kNN-LM over every training token, and with a continuous cache.
+
+    Shows bits per byte, and what the memories take.
+    """
 
     work: Annotated[Path, tyro.conf.Positional]
     """The workspace."""
@@ -26,43 +29,32 @@ class Options:
     recipe: str = "tiny"
     """The recipe that gives the defaults of the windows."""
     split: str = "test"
+    """The split that is reported."""
     tune_on: str = "valid"
     """The split that λ, α and θ are tuned on; another than the one that is reported."""
 
 
 def main(arguments: list[str]) -> None:
     evaluation = recipe_of(arguments).evaluation
-    options = parse(
-        Options,
-        arguments,
-        "knn",
-        Options(work=tyro.MISSING, name=tyro.MISSING, evaluation=evaluation, knn=KnnConfig()),
-    )
+    default = Options(work=tyro.MISSING, name=tyro.MISSING, evaluation=evaluation, knn=KnnConfig())
+    options = parse(Options, arguments, "knn", default)
     from retro.comparators.knn_evaluation import size_of_datastore
+    from retro.jobs.scoring import knn_lm
     from retro.workspace import Workspace
 
     work = Workspace(options.work)
-    with RichNarrator().progress(f"kNN-LM of {options.name}") as told:
-        result = work.knn_lm(
-            options.name, options.knn, options.evaluation, options.split, options.tune_on, told
-        )
+    opened = work.run(options.name)
+    with RichNarrator().progress(f"kNN-LM of {options.name}") as progress:
+        result = knn_lm(opened, options.knn, options.evaluation, options.split, options.tune_on, progress)
     headings = ["", "bits per byte", "95 % interval", "saved", "", f"tuned on {options.tune_on}"]
-    print_table(
-        f"{options.name} on {options.split}", headings, [_row(result, mode) for mode in result.bits_per_byte]
-    )
+    rows = [_row(result, mode) for mode in result.bits_per_byte]
+    print_table(f"{options.name} on {options.split}", headings, rows)
     CONSOLE.print(f"The search found {result.recall:.1%} of the nearest keys.")
     sizes = {"kNN-LM": result.size}
     if work.datastore_path.exists():
         sizes["RETRO"] = size_of_datastore(work.datastore())
-    rows = [
-        [
-            name,
-            *(f"{number:,}" for number in (size.tokens, size.keys, size.key_bytes, size.num_bytes)),
-            size.index,
-        ]
-        for name, size in sizes.items()
-    ]
-    print_table("memories", ["", "tokens", "keys", "bytes of keys", "bytes in all", "index"], rows)
+    headings = ["", "tokens", "keys", "bytes of keys", "bytes in all", "index"]
+    print_table("memories", headings, [_size_row(name, size) for name, size in sizes.items()])
 
 
 def _row(result: "KnnEvaluation", mode: str) -> list[str]:
@@ -71,8 +63,12 @@ def _row(result: "KnnEvaluation", mode: str) -> list[str]:
     if mode not in result.tuned:
         return row
     gain, tuned = result.gains[mode], result.tuned[mode]
-    edge = ", at the edge of what was tried" if tuned.at_edge else ""
     sharpness = "θ" if mode == "cache" else "α"
-    return [
-        *row, f"{gain.estimate:.1%}", f"{gain.low:.1%} – {gain.high:.1%}", f"λ {tuned.weight:g}, {sharpness} {tuned.sharpness:.4g}{edge}",
-    ]  # fmt: skip
+    edge = ", at the edge of what was tried" if tuned.at_edge else ""
+    settings = f"λ {tuned.weight:g}, {sharpness} {tuned.sharpness:.4g}{edge}"
+    return [*row, f"{gain.estimate:.1%}", f"{gain.low:.1%} – {gain.high:.1%}", settings]
+
+
+def _size_row(name: str, size: "MemorySize") -> list[str]:
+    numbers = (size.tokens, size.keys, size.key_bytes, size.num_bytes)
+    return [name, *(f"{number:,}" for number in numbers), size.index]

@@ -1,4 +1,7 @@
-"""The command table. A command's module is imported only when it is run, and it imports torch only after its options are read."""
+"""The command table.
+
+A command's module is imported only when it is run, and it imports torch only after its options are read.
+"""
 
 import errno
 import importlib
@@ -11,7 +14,7 @@ from retro.errors import RetroError
 
 COMMANDS = {
     "demo": "the whole road on embedded defaults, with a report at the end",
-    "fetch": "bring a corpus or an encoder of the catalogue",
+    "fetch": "bring a corpus or an embedder of the catalogue",
     "ingest": "text → tokenizer and tokens, split and decontaminated",
     "tokenizer": "see how a tokenizer cuts a text, and how well it fits each source",
     "decontaminate": "remove training documents close to an evaluation set, or named in a list",
@@ -19,9 +22,9 @@ COMMANDS = {
     "neighbours": "find the neighbours of every chunk",
     "db": "look into a datastore: search, add, delete, compact, verify",
     "train": "train RETRO, or its baseline",
-    "fit": "RETROfit: add retrieval to a trained baseline, and train that alone; --task qa fine-tunes on questions",
+    "fit": "RETROfit: add retrieval to a baseline, and train that alone; --task qa fine-tunes on questions",
     "evaluate": "bits per byte or a task's score without retrieval and with several k, on any documents",
-    "inspect": "look closely at a document: what retrieval saved on every token, beside the neighbours",
+    "inspect": "look into a document: what retrieval saved on every token, beside the neighbours",
     "knn": "a baseline beside kNN-LM and a continuous cache on top of it",
     "harness": "tasks of lm-evaluation-harness",
     "sample": "continue a text and show the neighbours it used",
@@ -34,7 +37,8 @@ COMMANDS = {
 def usage() -> str:
     width = max(map(len, COMMANDS))
     rows = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
-    return f"usage: retro COMMAND [options]    retro COMMAND --help tells more\n\n{rows}\n\nRETRO_DEBUG=1 shows the trace of an error."
+    head = "usage: retro COMMAND [options]    retro COMMAND --help tells more"
+    return f"{head}\n\n{rows}\n\nRETRO_DEBUG=1 shows the trace of an error."
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,7 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     command = arguments[0]
     if command not in COMMANDS:
         print(
-            f"retro: there is no command {command!r}; expected one of {', '.join(COMMANDS)}; run: retro --help",
+            f"retro: there is no command {command!r}; expected one of {', '.join(COMMANDS)}; "
+            "run: retro --help",
             file=sys.stderr,
         )
         return 2
@@ -58,6 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SystemExit as stop:  # tyro has printed help or a usage error
         return stop.code if isinstance(stop.code, int) else 2
     except BrokenPipeError:  # the reader of our output has gone
+        # Python flushes standard output at its end, and would complain about the broken pipe there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (RetroError, OSError, KeyboardInterrupt) as error:
@@ -78,7 +84,13 @@ def explain(error: RetroError | OSError | KeyboardInterrupt) -> str | None:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted; what was finished is kept; run the same command to go on"
     if error.errno == errno.ENOSPC:
-        return f"the disk is full ({error.filename or 'while writing'}); what was finished is kept; free some space and run the same command"
+        return (
+            f"the disk is full ({error.filename or 'while writing'}); what was finished is kept; "
+            "free some space and run the same command"
+        )
     if isinstance(error, PermissionError):
-        return f"{error.filename} may not be written or read; expected permission; choose another folder with --out"
+        return (
+            f"{error.filename} may not be written or read; expected permission; "
+            "choose another folder with --out"
+        )
     return None

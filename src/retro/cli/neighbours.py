@@ -19,14 +19,16 @@ class Options:
 
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "neighbours")
+    from retro.jobs.retrieval import find_neighbours
     from retro.workspace import Workspace
 
     work = Workspace(options.work)
     for split in work.corpus().stores():
-        with RichNarrator().progress(f"Finding neighbours of {split}") as told:
-            counts = work.find_neighbours(split, told).artifact.counts
+        with RichNarrator().progress(f"Finding neighbours of {split}") as progress:
+            counts = find_neighbours(work, split, progress).artifact.counts
         CONSOLE.print(
-            f"{work.neighbours_path(split)}: {counts['neighbours']:,} neighbours of {counts['chunks']:,} chunks; searched {counts['searched']:,}, "
+            f"{work.neighbours_path(split)}: {counts['neighbours']:,} neighbours "
+            f"of {counts['chunks']:,} chunks; searched {counts['searched']:,}, "
             f"and what was added for {counts['looked_through_added']:,}",
             soft_wrap=True,
         )

@@ -11,7 +11,10 @@ from retro.cli.console import CONSOLE, RichNarrator, parse, print_table
 
 @dataclass(frozen=True)
 class Options:
-    """The paper's tables and figures on data at hand, and its claims as a checklist. Run again, it reuses what is finished."""
+    """The paper's tables and figures on data at hand, and its claims as a checklist.
+
+    Run again, it reuses what is finished.
+    """
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Experiments, or all; none lists them."""

@@ -37,18 +37,13 @@ def main(arguments: list[str]) -> None:
         tokens = tokenizer.encode(text)
         shown = Text()
         for number, token in enumerate(tokens):
-            piece = (
-                tokenizer.token_bytes[token]
-                .decode("utf-8", "backslashreplace")
-                .replace("\n", "⏎\n")
-                .replace("\t", "⇥")
-            )
+            # A token may end within a character: its bytes are shown as escapes then.
+            piece = tokenizer.token_bytes[token].decode("utf-8", "backslashreplace")
+            piece = piece.replace("\n", "⏎\n").replace("\t", "⇥")
             shown.append(piece, "black on #cfe0ee" if number % 2 else "black on #f4e3c3")
         CONSOLE.print(shown)
-        CONSOLE.print(
-            f"{len(tokens)} tokens, {tokenizer.num_bytes(tokens) / max(1, len(tokens)):.2f} bytes a token: {tokens}",
-            soft_wrap=True,
-        )
+        per_token = tokenizer.num_bytes(tokens) / max(1, len(tokens))
+        CONSOLE.print(f"{len(tokens)} tokens, {per_token:.2f} bytes a token: {tokens}", soft_wrap=True)
     rows = [
         [source, f"{counts['bytes'] / counts['tokens']:.3f}"]
         for source, counts in sorted(work.by_source().items())

@@ -28,26 +28,27 @@ class Options:
 
 
 def main(arguments: list[str]) -> None:
-    run = recipe_of(arguments)
-    options = parse(
-        Options, arguments, "train", Options(work=tyro.MISSING, model=run.model, training=run.training)
-    )
+    recipe = recipe_of(arguments)
+    default = Options(work=tyro.MISSING, model=recipe.model, training=recipe.training)
+    options = parse(Options, arguments, "train", default)
+    from retro.jobs.training import train_run
     from retro.workspace import Workspace
 
-    model_config = options.model.baseline() if options.baseline else options.model
-    name = options.name or ("retro" if model_config.uses_retrieval else "baseline")
-    with RichNarrator().progress(f"Training {name}") as told:
-        _, artifact = Workspace(options.work).train(name, model_config, options.training, told)
-    tell(artifact)
+    model = options.model.baseline() if options.baseline else options.model
+    name = options.name or ("retro" if model.uses_retrieval else "baseline")
+    with RichNarrator().progress(f"Training {name}") as progress:
+        artifact = train_run(Workspace(options.work), name, model, options.training, progress)
+    print_run(artifact)
 
 
-def tell(artifact: Artifact) -> None:
+def print_run(artifact: Artifact) -> None:
     """What came of a run: its size, and what it has read of each source where it sampled a mixture."""
     counts = artifact.counts
-    line = f"{artifact.path}: {counts['parameters']:,} parameters without embeddings, {counts['trained']:,} trained, {counts['precision']}"
-    CONSOLE.print(line, soft_wrap=True)
+    CONSOLE.print(
+        f"{artifact.path}: {counts['parameters']:,} parameters without embeddings, "
+        f"{counts['trained']:,} trained, {counts['precision']}",
+        soft_wrap=True,
+    )
     if "mixture" in counts:
-        CONSOLE.print(
-            "read " + ", ".join(f"{source} {share:.1%}" for source, share in counts["mixture"].items()),
-            soft_wrap=True,
-        )
+        shares = ", ".join(f"{source} {share:.1%}" for source, share in counts["mixture"].items())
+        CONSOLE.print(f"read {shares}", soft_wrap=True)

@@ -1,1 +1,1 @@
-"""Question answering: passages from any source enter through the retrieval pathway, as the paper does on Natural Questions."""
+"""Question answering as in the paper: passages from any source enter through the retrieval pathway."""

@@ -1,20 +1,102 @@
-"""Answers by a model that reads passages: greedy, through the cached sampler, many questions together."""
+"""Answers by a model that reads passages, and where the passages come from.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+A source finds the passages of each question: its own file, another one, a datastore, BM25, or nothing. The
+answers are greedy, through the cached sampler, many questions together.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ConfigError
 from retro.generation.request import Choice, Prompt
 from retro.generation.sampler import Sampler
 from retro.model.protocol import LanguageModel
+from retro.questions.batches import Format
 from retro.questions.examples import Question
-from retro.questions.format import Format
-from retro.questions.sources import Source
+from retro.retrieval.datastore import Datastore, Neighbour
+from retro.retrieval.index import Entries
+from retro.retrieval.index.bm25 import Bm25Index
 from retro.retrieval.retriever import Passage
-from retro.stages.progress import Progress
+from retro.stages.progress import Progress, no_progress
 
 GREEDY = Choice(temperature=0.0, stop=("\n",))
+
+Source = Callable[[Sequence[Question]], list[list[Passage]]]
+"""The passages of each question, best first."""
+
+
+def closed_book(questions: Sequence[Question]) -> list[list[Passage]]:
+    """No passages at all."""
+    return [[] for _ in questions]
+
+
+def own_passages(k: int) -> Source:
+    """The first k passages that came with each question."""
+    return lambda questions: [list(question.passages[:k]) for question in questions]
+
+
+def given_passages(passages: Sequence[Passage], k: int) -> Source:
+    """The same first k passages for every question."""
+    return lambda questions: [list(passages[:k]) for _ in questions]
+
+
+def from_datastore(datastore: Datastore, k: int) -> Source:
+    """The k chunks, with their continuations, that the datastore finds nearest to each question."""
+
+    def search(questions: Sequence[Question]) -> list[list[Passage]]:
+        found = datastore.search([question.text for question in questions], k)
+        return [list(map(_passage, neighbours)) for neighbours in found]
+
+    return search
+
+
+class FromBm25:
+    """The k chunks of a datastore with the highest BM25 score for each question, whatever its own index is.
+
+    The index is made in memory, of the version that is the newest then.
+    """
+
+    def __init__(self, datastore: Datastore, k: int) -> None:
+        if k < 1:
+            raise ConfigError(f"k is {k}; expected at least 1; answer closed book instead")
+        self.datastore = datastore
+        self.k = k
+        self.snapshot = datastore.snapshot()
+        # The chunks of documents that are still there; a segment also holds those of deleted ones.
+        parts = [
+            segment.chunks[live[segment.places]]
+            for segment, live in zip(self.snapshot.segments, self.snapshot.live, strict=True)
+        ]
+        self.chunks = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        values = self.snapshot.values(self.chunks, datastore.chunk_len)
+        tokens = [row[row != datastore.tokenizer.pad_id] for row in values]
+        self.index = Bm25Index()
+        self.index.add(Entries(np.zeros((len(values), 0)), tokens))
+
+    def __call__(self, questions: Sequence[Question]) -> list[list[Passage]]:
+        # With the space that a word has in running text.
+        tokens = [np.array(self.datastore.tokenizer.encode(f" {question.text}")) for question in questions]
+        entries = Entries(np.zeros((len(tokens), 0)), tokens)
+        distances, rows = self.index.search(entries, min(self.k, len(self.chunks)))
+        # Rows of the index are places in `chunks`; −1 stays −1, where there are fewer matches than k.
+        chunks = np.where(rows >= 0, self.chunks[rows], -1)
+        found = self.datastore.describe(self.snapshot, distances, chunks)
+        return [list(map(_passage, neighbours)) for neighbours in found]
+
+
+def _passage(neighbour: Neighbour) -> Passage:
+    return Passage(neighbour.text, neighbour.title, -neighbour.distance)
+
+
+def with_passages(questions: Sequence[Question], source: Source) -> list[Question]:
+    """The questions with the passages of a source in place of their own."""
+    return [
+        replace(question, passages=tuple(found))
+        for question, found in zip(questions, source(questions), strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -39,22 +121,24 @@ class Answerer:
         max_tokens: int = 32,
         batch_size: int = 16,
     ) -> None:
-        self.model, self.tokenizer, self.source = model, tokenizer, source
+        self.model = model
+        self.tokenizer = tokenizer
+        self.source = source
+        self.max_tokens = max_tokens
+        self.batch_size = batch_size
         self.sampler = Sampler(model, tokenizer=tokenizer)
         self.form = Format(tokenizer, model.facts.chunk_len)
-        self.max_tokens, self.batch_size = max_tokens, batch_size
 
     def having(self, model: LanguageModel, source: Source) -> "Answerer":
         """The same with another model and another source."""
         return Answerer(model, self.tokenizer, source, self.max_tokens, self.batch_size)
 
-    def answer(self, questions: Sequence[Question], progress: Progress | None = None) -> list[Answer]:
+    def answer(self, questions: Sequence[Question], progress: Progress = no_progress) -> list[Answer]:
         """The answers in the questions' order."""
         answers: list[Answer] = []
         for start in range(0, len(questions), self.batch_size):
             answers += self._answer(questions[start : start + self.batch_size])
-            if progress:
-                progress(len(answers), len(questions))
+            progress(len(answers), len(questions))
         return answers
 
     def _answer(self, questions: Sequence[Question]) -> list[Answer]:
@@ -63,6 +147,7 @@ class Answerer:
             raise ConfigError(
                 "the model has no cross-attention to read passages with; expected a RETRO, or closed book"
             )
+        # Each prompt brings its own passages, so that the sampler searches nothing.
         prompts = [
             Prompt(self.form.prompt(question.text), question.text, self.form.passages(found))
             for question, found in zip(questions, passages, strict=True)

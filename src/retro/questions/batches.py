@@ -1,4 +1,9 @@
-"""Training batches of questions: what the training loop takes, with the loss on the answers alone."""
+"""Questions as tokens, and batches of them for the training loop, with the loss on the answers alone.
+
+The prompt is padded at its left, so that `answer:` ends a chunk: the first of the chunks that read the
+passages begins there. A question that needs more than a chunk takes as many as it needs, and still ends at a
+chunk's end.
+"""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -7,18 +12,57 @@ import numpy as np
 import torch
 
 from retro.corpus.mixture import Mixture
+from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import DataError
 from retro.questions.examples import Question
-from retro.questions.format import Format
 from retro.retrieval.datastore import Neighbour
-from retro.retrieval.retriever import stack_neighbours
+from retro.retrieval.retriever import Passage, Passages, stack_neighbours
 from retro.training.batches import Batch
+
+PROMPT = "question: {question} \n answer:"
+ANSWER = " {answer}"
+PASSAGE = "title: {title}, source: {text}"
+
+
+class Format:
+    """The format of the paper for one tokenizer and chunk length."""
+
+    def __init__(self, tokenizer: Tokenizer, chunk_len: int) -> None:
+        self.tokenizer = tokenizer
+        self.chunk_len = chunk_len
+
+    def prompt(self, question: str) -> list[int]:
+        """What is answered; its length is a multiple of the chunk length."""
+        tokens = self.tokenizer.encode(PROMPT.format(question=question))
+        return [self.tokenizer.pad_id] * (-len(tokens) % self.chunk_len) + tokens
+
+    def answer(self, answer: str) -> list[int]:
+        """What follows the prompt; it is encoded apart, so that no token lies across the chunk's end."""
+        return [*self.tokenizer.encode(ANSWER.format(answer=answer)), self.tokenizer.end_id]
+
+    def passages(self, passages: Sequence[Passage]) -> list[Neighbour]:
+        """The passages with their titles, each cut or padded to the retrieved length."""
+        if not passages:
+            return []
+        written = [Passage(written_passage(passage), passage.title) for passage in passages]
+        return Passages(written, self.tokenizer, self.chunk_len).neighbours
+
+    def num_cut(self, questions: Sequence[Question], num_passages: int) -> int:
+        """How many of the passages that will be read are longer than the retrieved length."""
+        read = [passage for question in questions for passage in question.passages[:num_passages]]
+        lengths = (len(self.tokenizer.encode(written_passage(passage))) for passage in read)
+        return sum(length > 2 * self.chunk_len for length in lengths)
+
+
+def written_passage(passage: Passage) -> str:
+    return PASSAGE.format(title=passage.title, text=passage.text)
 
 
 class QuestionBatches:
-    """Batch number i of an endless stream, a pure function of the seed and i: every question once an epoch, in a new order.
+    """Batch number i of an endless stream, a pure function of the seed and i.
 
-    Of several right answers an epoch takes any. Questions without an answer, or longer with it than `seq_len`, are left out.
+    Every question comes once an epoch, in a new order, with any one of its right answers. Questions without
+    an answer, or longer with it than `seq_len`, are left out.
     """
 
     mixture: Mixture | None = None
@@ -36,37 +80,54 @@ class QuestionBatches:
         kept = [(question, length) for question, length in answered if length <= seq_len]
         if not kept:
             raise DataError(
-                f"none of {len(questions)} questions has an answer and at most {seq_len} tokens with it; expected some"
+                f"none of {len(questions)} questions has an answer and at most {seq_len} tokens with it; "
+                "expected some"
             )
         self.questions = [question for question, _ in kept]
-        self.form, self.batch_size, self.num_passages, self.seed = form, batch_size, num_passages, seed
+        self.form = form
+        self.batch_size = batch_size
+        self.num_passages = num_passages
+        self.seed = seed
         self.num_long = len(answered) - len(kept)
+        """Questions that were left out as too long."""
         self.seq_len = max(length for _, length in kept)
         """Tokens of the longest sequence."""
         self._order = lru_cache(maxsize=2)(self._shuffled)
 
     def rows(self, number: int, start: int, stop: int) -> Batch:
-        first = number * self.batch_size
-        drawn = [self._draw(index) for index in range(first + start, first + stop)]
-        prompts, answers = (
-            [self.form.prompt(question.text) for question, _ in drawn],
-            [self.form.answer(answer) for _, answer in drawn],
+        """Some rows of a batch. They have neighbours if any row of the whole batch has passages.
+
+        Under torchrun each process takes its own rows, and all must run the encoder or none, as they wait for
+        each other in its sharded layers. So the whole batch decides, and rows without passages get masked
+        ones.
+        """
+        drawn = [self._draw(index) for index in self._indices(number)]
+        reads = any(question.passages[: self.num_passages] for question, _ in drawn)
+        own = drawn[start:stop]
+        return make_batch(
+            [self.form.prompt(question.text) for question, _ in own],
+            [self.form.answer(answer) for _, answer in own],
+            [self.form.passages(question.passages[: self.num_passages]) for question, _ in own],
+            self.form.chunk_len,
+            self.form.tokenizer.pad_id,
+            reads,
         )
-        passages = [self.form.passages(question.passages[: self.num_passages]) for question, _ in drawn]
-        return make_batch(prompts, answers, passages, self.form.chunk_len, self.form.tokenizer.pad_id)
 
     def documents(self, number: int) -> list[str]:
-        first = number * self.batch_size
-        return [repr(self._draw(index)[0].text) for index in range(first, first + self.batch_size)]
+        return [repr(self._draw(index)[0].text) for index in self._indices(number)]
+
+    def _indices(self, number: int) -> range:
+        """The places of a batch in the endless stream."""
+        return range(number * self.batch_size, (number + 1) * self.batch_size)
 
     def _draw(self, index: int) -> tuple[Question, str]:
+        """The question at a place of the stream, and the answer to learn there."""
         epoch, position = divmod(index, len(self.questions))
         question = self.questions[self._order(epoch)[position]]
         if question.target:
             return question, question.target
-        return question, question.answers[
-            np.random.default_rng([self.seed, index]).integers(len(question.answers))
-        ]
+        chosen = np.random.default_rng([self.seed, index]).integers(len(question.answers))
+        return question, question.answers[chosen]
 
     def _shuffled(self, epoch: int) -> np.ndarray:
         return np.random.default_rng([self.seed, epoch]).permutation(len(self.questions))
@@ -78,29 +139,37 @@ def make_batch(
     passages: Sequence[Sequence[Neighbour]],
     chunk_len: int,
     pad_id: int,
+    reads: bool | None = None,
 ) -> Batch:
-    """Prompts that end at the same chunk's end, padded to it by whole chunks, with their answers behind; answers alone are predicted.
+    """Prompts that end together at a chunk's end, with their answers behind; answers alone are predicted.
 
-    Every chunk from the prompt's last one on has the passages, and none before it.
+    Shorter prompts are padded at their left by whole chunks. If the batch `reads`, by default if any row has
+    passages, every chunk from the prompt's last one on has the row's passages, and none before it; what is
+    missing is masked.
     """
     width, longest = max(map(len, prompts)), max(map(len, answers))
     tokens = np.full((len(prompts), width + longest), pad_id, dtype=np.int64)
     targets = tokens.copy()
     for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         tokens[row, width - len(prompt) : width] = prompt
-        tokens[row, width : width + len(answer)] = targets[row, width : width + len(answer)] = answer
+        tokens[row, width : width + len(answer)] = answer
+        targets[row, width : width + len(answer)] = answer
     inputs = torch.from_numpy(tokens[:, :-1]), torch.from_numpy(targets[:, 1:])
-    if not any(passages):
+    if not (any(passages) if reads is None else reads):
         return Batch(*inputs, None, None)
     values, mask = stack_neighbours(passages, 2 * chunk_len, pad_id)
+    if not mask.size:  # no row here has a passage: one that is all padding stands for none
+        values = np.full((len(prompts), 1, 2 * chunk_len), pad_id, dtype=np.int64)
+        mask = np.zeros((len(prompts), 1), dtype=bool)
     num_chunks = (tokens.shape[1] - 1) // chunk_len
-    reads = np.arange(num_chunks) >= width // chunk_len - 1
-    neighbours = np.broadcast_to(values[:, None], (len(prompts), num_chunks, *values.shape[1:]))
-    return Batch(
-        *inputs, torch.from_numpy(neighbours.copy()), torch.from_numpy(mask[:, None] & reads[:, None])
-    )
+    # The prompt's last chunk is the first to read: its neighbours condition what comes after its end.
+    is_reading = np.arange(num_chunks) >= width // chunk_len - 1
+    neighbours = np.broadcast_to(values[:, None], (len(prompts), num_chunks, *values.shape[1:])).copy()
+    neighbour_mask = mask[:, None] & is_reading[:, None]
+    return Batch(*inputs, torch.from_numpy(neighbours), torch.from_numpy(neighbour_mask))
 
 
 def _longest(question: Question, form: Format) -> int:
+    """Tokens of the question with the longest answer that may be drawn; the last token predicts nothing."""
     answers = (question.target,) if question.target else question.answers
     return len(form.prompt(question.text)) + max(len(form.answer(answer)) for answer in answers) - 1

@@ -1,4 +1,7 @@
-"""Questions with answers and passages, from the JSON that DPR and FiD write: one array, or one object a line, plain or packed."""
+"""Questions with answers and passages, from the JSON that DPR and FiD write.
+
+A file is one array, or one object a line, plain or packed.
+"""
 
 import json
 from collections import Counter
@@ -43,7 +46,9 @@ class Questions:
 
 
 def read_questions(path: Path, num_passages: int | None = None) -> Questions:
-    """The questions of a file with the best `num_passages` of each. What lacks a question is left out; whatever is missing is counted.
+    """The questions of a file with the best `num_passages` of each.
+
+    What lacks a question is left out; whatever is missing is counted.
 
     Passages keep the file's order, unless every one of a question has a score.
     """

@@ -1,4 +1,4 @@
-"""Fine-tuning on questions, through the one training loop."""
+"""Fine-tuning on questions, through the one training loop, and an experiment that tests what came of it."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -7,18 +7,24 @@ import numpy as np
 
 from retro.config import FineTuningConfig, TrainingConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.errors import ConfigError
+from retro.errors import ConfigError, DataError
+from retro.jobs.training import base_of
 from retro.model.protocol import TrainableModel
 from retro.model.weights import WEIGHTS
-from retro.questions.batches import QuestionBatches
+from retro.questions.answering import Answerer, Source, from_datastore, own_passages
+from retro.questions.batches import Format, QuestionBatches
 from retro.questions.examples import Question
-from retro.questions.format import Format
+from retro.questions.scoring import Comparison, compare, holds_answer
 from retro.run import Origin, load
-from retro.stages.files import file_checksum, make_fingerprint
+from retro.stages.files import file_checksum, make_fingerprint, write_json
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Artifact
 from retro.training.loop import train
 from retro.workspace import Workspace
+
+
+def no_warning(line: str) -> None:
+    """For callers who do not want to know."""
 
 
 def finetune(
@@ -30,51 +36,126 @@ def finetune(
     tuning: FineTuningConfig | None = None,
     valid: Sequence[Question] = (),
     progress: Progress = no_progress,
-    warn: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] = no_warning,
 ) -> tuple[TrainableModel, Artifact]:
-    """Fine-tune a run of the workspace, or a model folder with its tokenizer, to the run `name`.
+    """Fine-tune a run of the workspace, or a run's folder with its tokenizer, to the run `name`.
 
-    A question shows its first `num_neighbours` passages. `seq_len` is the most tokens that a question and its answer may have.
+    A question shows its first `num_neighbours` passages. `seq_len` is the most tokens that a question and its
+    answer may have.
     """
+    path = work.run_path(name)
     tuning = tuning or FineTuningConfig()
-    model, folder = work.base(base)
-    k = config.num_neighbours if model.facts.retrieves and not tuning.closed_book else 0
+    model, run = base_of(work, base)
+    reads = model.facts.retrieves and not tuning.closed_book
+    k = config.num_neighbours if reads else 0
     form = Format(Tokenizer.open(work.tokenizer_path), model.facts.chunk_len)
     batches = QuestionBatches(questions, form, config.batch_size, k, config.seed, config.seq_len)
     validation = QuestionBatches(valid, form, config.batch_size, k, 0, config.seq_len) if valid else None
-    for note, count in (
-        ("questions left out: longer than seq_len", batches.num_long),
-        ("passages cut", form.num_cut(questions, k)),
-    ):
-        if warn and count:
-            warn(f"{count:,} {note}")
+    if batches.num_long:
+        warn(f"{batches.num_long:,} questions left out: longer than seq_len")
+    if num_cut := form.num_cut(questions, k):
+        warn(f"{num_cut:,} passages cut")
+    # Every question belongs to the run's identity: with others a begun training is refused.
     store = work.corpus().train
+    everything = [dataclasses.asdict(question) for question in (*questions, *valid)]
     inputs = {
         "tokens": store.fingerprint,
         "tokenizer": store.tokenizer_fingerprint,
-        "baseline": file_checksum(folder / WEIGHTS),
-        "questions": make_fingerprint(
-            [dataclasses.asdict(question) for question in (*questions, *valid)], dataclasses.asdict(tuning)
-        ),
+        "baseline": file_checksum(run.path / WEIGHTS),
+        "questions": make_fingerprint(everything, dataclasses.asdict(tuning)),
     }
     model.set_dropout(tuning.dropout)
     if tuning.frozen:
         if not k:
             raise ConfigError(
-                f"{base} has no cross-attention, and frozen would learn nothing; expected a RETRO; leave out --frozen"
+                f"{base} has no cross-attention, and frozen would learn nothing; expected a RETRO; "
+                "leave out --frozen"
             )
         model.freeze_all_but_retrieval()
+    # What is counted as tokens a step: the longest that really occurs, not the most that was allowed.
     config = dataclasses.replace(config, seq_len=batches.seq_len)
     origin = Origin(tokenizer=work.tokenizer_path)
-    artifact = train(model, batches, config, work.run_path(name), inputs, validation, progress, origin=origin)
+    artifact = train(model, batches, config, path, inputs, validation, progress, origin=origin)
     return load(artifact.path), artifact
 
 
 def split(questions: Sequence[Question], fractions: Sequence[float], seed: int = 0) -> list[list[Question]]:
-    """The questions in parts, the last of which takes the rest. Equal questions are in the same part, and stay there when others come."""
+    """The questions in parts, the last of which takes the rest.
+
+    Equal questions are in the same part, and stay there when others come.
+    """
     bounds = np.cumsum(fractions)
     parts: list[list[Question]] = [[] for _ in range(len(bounds) + 1)]
     for question in questions:
+        # The text's hash as a number between 0 and 1: where it lies among the bounds is the part.
         place = int(make_fingerprint(seed, " ".join(question.text.lower().split())), 16) / 16**16
         parts[int(np.searchsorted(bounds, place, side="right"))].append(question)
     return parts
+
+
+def with_distractors(
+    questions: Sequence[Question], source: Source, num_passages: int, seed: int = 0
+) -> list[Question]:
+    """Questions with `num_passages` each, in random order.
+
+    A question's own are filled up from a source with passages that do not hold the answer.
+    """
+    rng = np.random.default_rng(seed)
+    filled = []
+    for question, found in zip(questions, source(questions), strict=True):
+        own = list(question.passages[:num_passages])
+        others = [passage for passage in found if not holds_answer(passage, question.answers)]
+        passages = own + others[: num_passages - len(own)]
+        shuffled = tuple(passages[place] for place in rng.permutation(len(passages)))
+        filled.append(dataclasses.replace(question, passages=shuffled))
+    return filled
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A fine-tuning with its test."""
+
+    num_train: int
+    num_valid: int
+    num_test: int
+    comparison: Comparison
+
+
+def run_experiment(
+    work: Workspace,
+    base: str,
+    questions: Sequence[Question],
+    config: TrainingConfig,
+    name: str = "questions",
+    tuning: FineTuningConfig | None = None,
+    baseline: str = "",
+    fractions: tuple[float, float] = (0.2, 0.05),
+    progress: Progress = no_progress,
+) -> Experiment:
+    """Split the questions, fill up their passages, fine-tune, and answer the test questions in every way.
+
+    `fractions` go to test and validation. The passages that are missing come from the datastore. With a
+    `baseline` that model is fine-tuned closed book as well, on the same questions. The numbers are left in
+    `evaluations/NAME.json`.
+    """
+    known = [question for question in questions if question.answers and question.passages]
+    parts = split(known, fractions)
+    if not all(parts):
+        raise DataError(
+            f"{len(known)} questions with answers and passages leave a split empty; "
+            "expected more, or other fractions"
+        )
+    k = config.num_neighbours
+    source = from_datastore(work.datastore(), 2 * k)  # some will hold the answer, and are left out
+    test, valid, train_part = (with_distractors(part, source, k) if k > 1 else part for part in parts)
+    model, _ = finetune(work, name, base, train_part, config, tuning, valid, progress)
+    closed = None
+    if baseline:
+        without = FineTuningConfig(closed_book=True)
+        closed, _ = finetune(work, f"{name}-closed", baseline, train_part, config, without, valid)
+    answerer = Answerer(model, Tokenizer.open(work.tokenizer_path), own_passages(k))
+    found = Experiment(len(train_part), len(valid), len(test), compare(answerer, test, closed))
+    path = work.path / "evaluations" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    write_json(path, dataclasses.asdict(found))
+    return found

@@ -1,20 +1,32 @@
-"""Exact match and F1 as SQuAD defined them, the recall of passages, and what both say together."""
+"""Exact match and F1 as SQuAD defined them, the recall of passages, and what the passages are worth.
+
+For that the same model answers closed book, with its passages, and with those of another question.
+"""
 
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from retro.errors import DataError
-from retro.questions.answering import Answer
+from retro.model.protocol import LanguageModel
+from retro.questions.answering import Answer, Answerer, closed_book
+from retro.questions.examples import Question
 from retro.retrieval.retriever import Passage
 from retro.scoring.intervals import Interval, bootstrap_ratio
+from retro.stages.progress import Progress, at_step, no_progress
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+CLOSED = "closed book"
+OPEN = "open book"
+SHUFFLED = "shuffled passages"
+CLOSED_BASELINE = "closed book, tuned so"
+HEADINGS = ["", "exact match", "F1", "recall", "open book gains (EM)"]
 
 
 def normalise(text: str) -> str:
@@ -42,6 +54,7 @@ def best(measure: Callable[[str, str], float], answer: str, answers: Sequence[st
 
 def holds_answer(passage: Passage, answers: Sequence[str]) -> bool:
     """Whether one of the answers stands in the passage or its title, word for word."""
+    # With a space at either end, so that only whole words match.
     words = f" {normalise(passage.title)} {normalise(passage.text)} "
     return any(f" {normalise(answer)} " in words for answer in answers if normalise(answer))
 
@@ -57,7 +70,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """The score of all answers, and apart where a passage that was read holds the answer and where none does."""
+    """The score of all answers, and of those with and without a passage that holds the answer."""
 
     all: Score
     recall: Interval
@@ -80,8 +93,9 @@ class Marks:
         )
 
     def scores(self) -> Scores:
+        everything = np.ones(len(self.f1), dtype=bool)
         parts = (self._score(part) if part.any() else None for part in (self.recalled, ~self.recalled))
-        return Scores(self._score(np.ones(len(self.f1), dtype=bool)), mean(self.recalled), *parts)
+        return Scores(self._score(everything), mean(self.recalled), *parts)
 
     def _score(self, part: np.ndarray) -> Score:
         return Score(int(part.sum()), mean(self.exact_match[part]), mean(self.f1[part]))
@@ -95,3 +109,75 @@ def score(answers: Sequence[Answer]) -> Scores:
 def mean(values: np.ndarray) -> Interval:
     """The mean with an interval over questions drawn with replacement."""
     return bootstrap_ratio(values.astype(np.float64), np.ones(len(values)))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The scores of each way to answer, and how far open book is above each other way, paired by question."""
+
+    scores: dict[str, Scores]
+    gains: dict[str, Interval]
+    """Exact match of open book minus that of the other way."""
+    f1_gains: dict[str, Interval]
+
+    @property
+    def num_questions(self) -> int:
+        return self.scores[OPEN].all.num_questions
+
+    def rows(self) -> list[list[str]]:
+        """The table below `HEADINGS`: everything in percent, with intervals."""
+        rows = []
+        for way, found in self.scores.items():
+            gain = percent(self.gains[way]) if way in self.gains else ""
+            numbers = (found.all.exact_match, found.all.f1, found.recall)
+            rows.append([way, *map(percent, numbers), gain])
+        return rows
+
+
+def percent(value: Interval) -> str:
+    return f"{100 * value.estimate:.1f} ({100 * value.low:.1f} – {100 * value.high:.1f})"
+
+
+def compare(
+    answerer: Answerer,
+    questions: Sequence[Question],
+    closed: LanguageModel | None = None,
+    progress: Progress = no_progress,
+) -> Comparison:
+    """Answer questions, which bring their passages, in all ways.
+
+    `closed` is a model that was tuned without passages, if there is one.
+    """
+    ways = {
+        CLOSED: (answerer.model, closed_book, questions),
+        OPEN: (answerer.model, answerer.source, questions),
+        SHUFFLED: (answerer.model, answerer.source, with_foreign_passages(questions)),
+    }
+    if closed is not None:
+        ways[CLOSED_BASELINE] = (closed, closed_book, questions)
+    answers = {
+        way: answerer.having(model, source).answer(asked, at_step(progress, way))
+        for way, (model, source, asked) in ways.items()
+    }
+    return compare_answers(answers)
+
+
+def compare_answers(answers: Mapping[str, Sequence[Answer]]) -> Comparison:
+    """Score the answers to the same questions in several ways, open book among them."""
+    marks = {way: Marks(found) for way, found in answers.items()}
+    others = [way for way in marks if way != OPEN]
+    return Comparison(
+        {way: found.scores() for way, found in marks.items()},
+        {way: mean(marks[OPEN].exact_match - marks[way].exact_match) for way in others},
+        {way: mean(marks[OPEN].f1 - marks[way].f1) for way in others},
+    )
+
+
+def with_foreign_passages(questions: Sequence[Question]) -> list[Question]:
+    """Every question with the passages of the next one."""
+    # The last question gets those of the first, so that nobody keeps its own as long as there are two.
+    following = [*questions[1:], *questions[:1]]
+    return [
+        replace(question, passages=other.passages)
+        for question, other in zip(questions, following, strict=True)
+    ]

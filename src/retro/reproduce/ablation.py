@@ -8,8 +8,8 @@ from retro.config import RunConfig
 from retro.pages.plots import Bar, sideways_bars
 from retro.recipes import ABLATIONS, ablation
 from retro.reproduce.claims import Claim, above, together
-from retro.reproduce.experiment import Findings, percent
-from retro.reproduce.result import Cell, Figure, Table
+from retro.reproduce.experiment import percent
+from retro.reproduce.result import Cell, Figure, Findings, Table
 from retro.reproduce.scales import Scale
 from retro.scoring.evaluate import OFF, Evaluation, on
 from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
@@ -39,11 +39,13 @@ PAPER = {
 def table(study: Study, scale: Scale) -> Findings:
     """Train and score every variant; those that are finished are reused."""
     variants = {name: ablation(scale.ablation, name) for name in ABLATIONS}
+    # In a small model some rows of the table are one and the same, which is trained once.
     same = {name: _twin(name, variants) for name in variants}
     evaluations = {name: _evaluated(study, same[name], variants[same[name]]) for name in variants}
     bits = {name: evaluation.document_bits(_mode(variants[name])) for name, evaluation in evaluations.items()}
     num_bytes = evaluations[DEFAULT].arrays["document_bytes"]
     costs = {name: relative_gain(bits[DEFAULT], value) for name, value in bits.items()}
+    # The median speed, which an interruption or another busy process does not move.
     speeds = {
         name: float(np.median(study.curve(_run_name(same[name]), "tokens_per_second")[1]))
         for name in variants
@@ -58,19 +60,17 @@ def table(study: Study, scale: Scale) -> Findings:
         ]
         for name in variants
     ]
-    headings = [
-        "variant",
-        "bits per byte",
-        "default saves",
-        "training time",
-        "the paper's bits per byte on C4",
-    ]
+    paper = "the paper's bits per byte on C4"
+    headings = ["variant", "bits per byte", "default saves", "training time", paper]
     bars = [
         Bar(name, 100 * cost.estimate, 100 * cost.low, 100 * cost.high, "on")
         for name, cost in costs.items()
         if name != DEFAULT
     ]
-    caption = "Bits that the default saves of each variant's, 95 % intervals over documents. Below zero the variant is better."
+    caption = (
+        "Bits that the default saves of each variant's, 95 % intervals over documents. "
+        "Below zero the variant is better."
+    )
     figure = Figure("variants", caption, sideways_bars(bars, "% of the bits that the default saves"))
     return Findings([Table("variants", headings, rows)], [figure], _claims(bits, costs))
 
@@ -78,7 +78,10 @@ def table(study: Study, scale: Scale) -> Findings:
 def _claims(bits: dict[str, np.ndarray], costs: dict[str, Interval]) -> list[Claim]:
     f_over_n = relative_gain(bits["continuations-only"], bits["neighbours-only"])
     both = costs["neighbours-only"], costs["continuations-only"]
-    found = f"F saves {percent(f_over_n)} of N's bits; both save {percent(both[0])} of N's and {percent(both[1])} of F's"
+    found = (
+        f"F saves {percent(f_over_n)} of N's bits; "
+        f"both save {percent(both[0])} of N's and {percent(both[1])} of F's"
+    )
     return [
         Claim("continuations", together(above(f_over_n), *map(above, both)), found),
         Claim(
@@ -95,7 +98,7 @@ def _claims(bits: dict[str, np.ndarray], costs: dict[str, Interval]) -> list[Cla
 
 
 def _twin(name: str, variants: dict[str, RunConfig]) -> str:
-    """The first variant with the same model and training: in a small model some rows of the table are one."""
+    """The first variant with the same model and training."""
     own = variants[name]
     return next(
         other for other, run in variants.items() if (run.model, run.training) == (own.model, own.training)

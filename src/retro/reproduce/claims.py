@@ -32,15 +32,23 @@ CLAIMS = {
     "datastore-size": "a larger datastore at evaluation gives fewer bits",
     "more-neighbours": "more neighbours than in training give fewer bits (10 against 2)",
     "model-size": "RETRO beats the baseline at every model size",
-    "retrofit": "a RETROfit gives at least 80 % of the gain of training from scratch, and with retrieval off it is the baseline to the bit",
-    "unseen-text": "RETRO beats the baseline also on chunks that share at most an eighth with their neighbours",
+    "retrofit": (
+        "a RETROfit gives at least 80 % of the gain of training from scratch, "
+        "and with retrieval off it is the baseline to the bit"
+    ),
+    "unseen-text": (
+        "RETRO beats the baseline also on chunks that share at most an eighth with their neighbours"
+    ),
     "leakage-slope": "retrieval gains more from leaked text than the baseline does",
     "continuations": "continuations F help more than neighbours N, and both together most",
     "conditioning": "conditioning the encoder on the chunk helps",
     "positions": "relative positions in the cross-attention help",
     "knn-lm": "RETRO is at least as good as kNN-LM with about 64 times fewer keys",
     "sources": "the sources whose text stands in the datastore gain most",
-    "link-distance": "neighbours come from articles few links away: nearer than random ones, and the nearer the better their rank",
+    "link-distance": (
+        "neighbours come from articles few links away: nearer than random ones, "
+        "and the nearer the better their rank"
+    ),
     "new-facts": "added documents help at once, and deleting them takes that back to the bit",
     "questions": "passages carry answers: open book above closed book and above shuffled passages",
 }

@@ -1,4 +1,4 @@
-"""What every experiment is made of: a study to take models from, and findings to give back."""
+"""What every experiment is made of: a study to take models from, and words and curves for what it finds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,21 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from retro.pages.plots import Line
-from retro.reproduce.claims import Claim
-from retro.reproduce.result import Figure, Table
+from retro.reproduce.result import Findings
 from retro.reproduce.scales import Scale
 from retro.scoring.evaluate import OFF, Evaluation, on
 from retro.scoring.intervals import Interval, bootstrap_ratio
 from retro.study import Study
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What an experiment found."""
-
-    tables: Sequence[Table] = ()
-    figures: Sequence[Figure] = ()
-    claims: Sequence[Claim] = ()
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,16 @@
-"""Bits per byte of the baseline, RETRO[OFF] and RETRO[ON], by source, and of the RETROfit."""
+"""Bits per byte of the baseline, RETRO[OFF], RETRO[ON] and the RETROfit: in all, by source, by leakage."""
 
 import numpy as np
 
 from retro.pages.plots import Bar, Line, bar_plot, line_plot
 from retro.reproduce.claims import Claim, above, exactly, together, within
-from retro.reproduce.experiment import NAMES, Findings, Trio, bounds, fewer, percent, trio
-from retro.reproduce.result import Cell, Figure, Table
+from retro.reproduce.experiment import NAMES, Trio, band, bounds, fewer, percent, trio
+from retro.reproduce.result import Cell, Figure, Findings, Table
 from retro.reproduce.scales import Scale
+from retro.scoring.comparison import compare
 from retro.scoring.evaluate import OFF, on
 from retro.scoring.intervals import Interval, bootstrap, bootstrap_ratio, relative_gain
+from retro.scoring.leakage import FilteredScore
 from retro.study import Study
 
 SAME = 0.01
@@ -31,14 +33,10 @@ def retrieval(study: Study, scale: Scale) -> Findings:
         Claim("off-like-baseline", within(gains["off"], SAME), f"{fewer(gains['off'])} than the baseline"),
     ]
     bars = [Bar(NAMES[name], value.estimate, value.low, value.high, name) for name, value in per_byte.items()]
-    figure = Figure(
-        "bars",
-        "Bits per byte on the test documents, 95 % intervals over documents.",
-        bar_plot(bars, "bits per byte"),
-    )
-    return Findings(
-        [Table("bits per byte", ["model", "bits per byte", "gain over the baseline"], rows)], [figure], claims
-    )
+    caption = "Bits per byte on the test documents, 95 % intervals over documents."
+    figure = Figure("bars", caption, bar_plot(bars, "bits per byte"))
+    table = Table("bits per byte", ["model", "bits per byte", "gain over the baseline"], rows)
+    return Findings([table], [figure], claims)
 
 
 def sources(study: Study, scale: Scale) -> Findings:
@@ -54,22 +52,20 @@ def sources(study: Study, scale: Scale) -> Findings:
         levels = [bootstrap_ratio(bits[name][own], found.num_bytes[own]) for name in bits]
         rows.append([source, int(own.sum()), *levels, percent(gains[source]), float(overlap[own].mean())])
     rows.sort(key=lambda row: -gains[str(row[0])].estimate)
-    bars = [
-        Bar(str(row[0]), 100 * (g := gains[str(row[0])]).estimate, 100 * g.low, 100 * g.high, "on")
-        for row in rows
-    ]
+    bars = []
+    for row in rows:
+        gain = gains[str(row[0])]
+        bars.append(Bar(str(row[0]), 100 * gain.estimate, 100 * gain.low, 100 * gain.high, "on"))
     headings = ["source", "documents", *NAMES.values(), "gain over the baseline", "mean overlap r"]
-    figure = Figure(
-        "gains",
-        "Bits that RETRO[ON] saves of the baseline's, by source.",
-        bar_plot(bars, "% saved", "{:.1f}"),
-    )
+    caption = "Bits that RETRO[ON] saves of the baseline's, by source."
+    figure = Figure("gains", caption, bar_plot(bars, "% saved", "{:.1f}"))
     return Findings([Table("by source", headings, rows)], [figure], _order_claim(names, bits, overlap))
 
 
 def _document_overlaps(study: Study, found: Trio) -> np.ndarray:
     """The mean r of each test document's chunks."""
     table = study.work.neighbours("test").table
+    # r is measured for chunks: summed by their document, and divided by its number of chunks.
     sums = np.bincount(
         table.documents, weights=found.retro.arrays["overlaps"], minlength=len(found.num_bytes)
     )
@@ -82,7 +78,10 @@ def _order_claim(names: np.ndarray, bits: dict[str, np.ndarray], overlap: np.nda
     kinds, own = np.unique(names, return_inverse=True)
     if len(kinds) < 4:
         return []
-    values = np.stack([bits["baseline"] - bits["on"], bits["baseline"], overlap, np.ones(len(names))], axis=1)
+    saved_bits = bits["baseline"] - bits["on"]
+    values = np.stack([saved_bits, bits["baseline"], overlap, np.ones(len(names))], axis=1)
+    # Each document's values stand in the place of its source and are zero elsewhere, so that the sums over
+    # any draw of documents are the sums of every source at once.
     columns = np.zeros((len(names), len(kinds), values.shape[1]))
     columns[np.arange(len(names)), own] = values
 
@@ -91,22 +90,17 @@ def _order_claim(names: np.ndarray, bits: dict[str, np.ndarray], overlap: np.nda
         return _rank_correlation(saved / base, shared / count)[:, None]
 
     (interval,) = bootstrap(columns.reshape(len(names), -1), correlation)
-    return [
-        Claim(
-            "sources",
-            above(interval),
-            f"rank correlation of gain and overlap over {len(kinds)} sources: {bounds(interval, 2)}",
-        )
-    ]
+    sentence = f"rank correlation of gain and overlap over {len(kinds)} sources: {bounds(interval, 2)}"
+    return [Claim("sources", above(interval), sentence)]
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Spearman's along the last axis, of values that are all different."""
+    # Sorting the order of the values gives the rank of each; Spearman's is the correlation of the ranks.
     ranks = [np.argsort(np.argsort(values, axis=-1), axis=-1).astype(float) for values in (first, second)]
-    centred = [values - values.mean(axis=-1, keepdims=True) for values in ranks]
-    correlation: np.ndarray = (centred[0] * centred[1]).sum(axis=-1) / np.sqrt(
-        (centred[0] ** 2).sum(axis=-1) * (centred[1] ** 2).sum(axis=-1)
-    )
+    x, y = (values - values.mean(axis=-1, keepdims=True) for values in ranks)
+    norms = np.sqrt((x**2).sum(axis=-1) * (y**2).sum(axis=-1))
+    correlation: np.ndarray = (x * y).sum(axis=-1) / norms
     return correlation
 
 
@@ -117,6 +111,7 @@ def retrofit(study: Study, scale: Scale) -> Findings:
     fitted = study.evaluate("retrofit")
     bits = {**found.bits(), "fit": fitted.document_bits(on(found.k))}
     saved, from_scratch = bits["baseline"] - bits["fit"], bits["baseline"] - bits["on"]
+    # A ratio of sums over the same draws of documents, not a mean of each document's ratio.
     share = bootstrap_ratio(saved, from_scratch)
     same = bool(np.array_equal(fitted.document_bits(OFF), bits["baseline"]))
     labels = {**NAMES, "fit": "RETROfit[ON]"}
@@ -135,30 +130,73 @@ def retrofit(study: Study, scale: Scale) -> Findings:
             "the baseline's, to the bit" if same else "not the baseline's",
         ]
     )
-    claim = Claim(
-        "retrofit",
-        together(above(share, CLOSE), exactly(same)),
-        f"{percent(share)} of the gain from scratch after {scale.fit_steps} of {study.run.training.num_steps} steps; "
-        f"with retrieval off {'equal to the bit' if same else 'different'}",
+    sentence = (
+        f"{percent(share)} of the gain from scratch after {scale.fit_steps} of "
+        f"{study.run.training.num_steps} steps; "
+        f"with retrieval off {'equal to the bit' if same else 'different'}"
     )
+    claim = Claim("retrofit", together(above(share, CLOSE), exactly(same)), sentence)
     lines = [
         _curve(study, "baseline", "valid_off", "baseline", "baseline"),
         _curve(study, "retro", "valid_on", "RETRO[ON]", "on"),
         _curve(study, "retro", "valid_off", "RETRO[OFF]", "off"),
         _curve(study, "retrofit", "valid_on", "RETROfit[ON]", "fit"),
     ]
-    figure = Figure(
-        "curves",
-        "Validation loss during training.",
-        line_plot(lines, "million training tokens", "nats a token"),
-    )
-    return Findings(
-        [Table("bits per byte", ["model", "bits per byte", "gain over the baseline"], rows)],
-        [figure],
-        [claim],
-    )
+    plot = line_plot(lines, "million training tokens", "nats a token")
+    figure = Figure("curves", "Validation loss during training.", plot)
+    table = Table("bits per byte", ["model", "bits per byte", "gain over the baseline"], rows)
+    return Findings([table], [figure], [claim])
 
 
 def _curve(study: Study, name: str, metric: str, label: str, colour: str) -> Line:
     tokens, values = study.curve(name, metric)
     return Line(label, [count / 1e6 for count in tokens], values, colour)
+
+
+def leakage(study: Study, scale: Scale) -> Findings:
+    """bpb(α) of every model, the histogram of r, and what is left of the gain where little was seen."""
+    found = trio(study)
+    curves = {
+        key: [FilteredScore.read(entry) for entry in evaluation.results["filtered"][mode]]
+        for key, evaluation, mode in (
+            ("baseline", found.baseline, OFF),
+            ("off", found.retro, OFF),
+            ("on", found.retro, on(found.k)),
+        )
+    }
+    rows: list[list[Cell]] = [
+        [
+            f"{entry.alpha:.1%}",
+            f"{entry.share_of_bytes:.1%}",
+            *(_at(curves[key], entry.alpha) for key in curves),
+        ]
+        for entry in curves["on"]
+        if entry.is_eighth
+    ]
+    lines = [
+        band(
+            NAMES[key], [100 * entry.alpha for entry in curve], [entry.bits_per_byte for entry in curve], key
+        )
+        for key, curve in curves.items()
+    ]
+    comparison = compare(found.baseline, found.retro, on(found.k))
+    new, steeper = comparison.gain_on_new_chunks, comparison.steeper
+    claims = [
+        Claim("unseen-text", above(new), f"{fewer(new)} than the baseline on chunks with r ≤ 12.5 %"),
+        Claim(
+            "leakage-slope",
+            above(steeper),
+            f"from α = 12.5 % to 100 % RETRO[ON] falls {bounds(steeper, 4)} bits per byte further "
+            "than the baseline",
+        ),
+    ]
+    plot = line_plot(lines, "overlap allowed, α in %", "bpb(α)")
+    caption = (
+        "bpb(α): only chunks that share at most α of their length with one of their ten nearest neighbours."
+    )
+    table = Table("bpb(α)", ["α", "share of the text", *NAMES.values()], rows)
+    return Findings([table], [Figure("curve", caption, plot)], claims)
+
+
+def _at(curve: list[FilteredScore], alpha: float) -> Interval | None:
+    return next((entry.bits_per_byte for entry in curve if entry.alpha == alpha), None)

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 from retro.comparators.knn_evaluation import BASELINE, CACHE, KNN, size_of_datastore
 from retro.config import KnnConfig
+from retro.jobs.scoring import knn_lm as run_knn_lm
 from retro.pages.plots import Bar, bar_plot
 from retro.reproduce.claims import Claim, above, exactly, together
-from retro.reproduce.experiment import Findings, fewer, percent, trio
-from retro.reproduce.result import Cell, Figure, Table
+from retro.reproduce.experiment import fewer, percent, trio
+from retro.reproduce.result import Cell, Figure, Findings, Table
 from retro.reproduce.scales import Scale
 from retro.scoring.evaluate import Evaluation, on
 from retro.scoring.intervals import relative_gain
@@ -19,11 +20,12 @@ FEWER = 40
 """Times fewer keys that count as the paper's 64: short last chunks have keys of their own."""
 
 HEADING = "Reprinted with permission.\n\n"
-"""Moves the chunks of added documents to another grid than the evaluated ones', so that no chunk finds itself whole."""
+"""Moves the chunks of added documents off the grid of the evaluated ones, so that no chunk finds itself
+whole."""
 
 
 def knn_lm(study: Study, scale: Scale) -> Findings:
-    """The baseline alone, as kNN-LM and with a continuous cache, and RETRO, all over the same training text."""
+    """The baseline alone, as kNN-LM, with a continuous cache, and RETRO, all over the same training text."""
     return _beside_knn_lm(study, trio(study).retro, "RETRO[ON]")
 
 
@@ -37,12 +39,8 @@ def wikitext103(study: Study, scale: Scale) -> Findings:
         sample_fraction=1.0,
     )
     training = replace(study.run.training, mixture={})
-    wikitext = Study(
-        study.folder / "wikitext",
-        replace(study.run, corpus=corpus, training=training),
-        [scale.wikitext],
-        study.narrator,
-    )
+    run = replace(study.run, corpus=corpus, training=training)
+    wikitext = Study(study.folder / "wikitext", run, [scale.wikitext], study.narrator)
     wikitext.prepare()
     wikitext.fit("retrofit", scale.fit_steps)
     findings = _beside_knn_lm(wikitext, wikitext.evaluate("retrofit"), "RETROfit[ON]")
@@ -51,12 +49,13 @@ def wikitext103(study: Study, scale: Scale) -> Findings:
 
 
 def _beside_knn_lm(study: Study, retro: Evaluation, label: str) -> Findings:
-    with study.clock.part("kNN-LM", study.folder / "knn"), study.narrator.progress("kNN-LM") as told:
-        other = study.work.knn_lm("baseline", KnnConfig(), study.run.evaluation, progress=told)
-    k, size = max(study.run.evaluation.num_neighbours), size_of_datastore(study.work.datastore())
-    bits = {mode: other.scores(mode).by_document() for mode in (BASELINE, CACHE, KNN)} | {
-        label: retro.document_bits(on(k))
-    }
+    with study.part("kNN-LM", study.folder / "knn", "kNN-LM") as progress:
+        other = run_knn_lm(study.opened("baseline"), KnnConfig(), study.run.evaluation, progress=progress)
+    k = max(study.run.evaluation.num_neighbours)
+    size = size_of_datastore(study.work.datastore())
+    bits = {mode: other.scores(mode).by_document() for mode in (BASELINE, CACHE, KNN)}
+    bits[label] = retro.document_bits(on(k))
+    # All modes are resampled over the same documents, so that their gains are paired.
     sizes = Sizes.of(study.work.store("test"), study.work.datastore().tokenizer)
     names = {BASELINE: "baseline", CACHE: "continuous cache", KNN: "kNN-LM", label: f"{label}, k = {k}"}
     keys = {KNN: other.size.keys, label: size.keys}
@@ -68,17 +67,10 @@ def _beside_knn_lm(study: Study, retro: Evaluation, label: str) -> Findings:
     for mode, value in bits.items():
         found = measure(value, sizes)
         gain = "" if mode == BASELINE else percent(relative_gain(value, bits[BASELINE]))
-        rows.append(
-            [
-                names[mode],
-                found.bits_per_byte,
-                found.perplexity_per_word,
-                gain,
-                keys.get(mode),
-                tuned.get(mode, ""),
-            ]
-        )
-    gain_over_knn, ratio = relative_gain(bits[label], bits[KNN]), other.size.keys / size.keys
+        levels = [found.bits_per_byte, found.perplexity_per_word]
+        rows.append([names[mode], *levels, gain, keys.get(mode), tuned.get(mode, "")])
+    gain_over_knn = relative_gain(bits[label], bits[KNN])
+    ratio = other.size.keys / size.keys
     sentence = (
         f"{fewer(gain_over_knn)} than kNN-LM with {ratio:.0f} times fewer keys; "
         f"keys of {size.key_bytes / 1e6:,.0f} against {other.size.key_bytes / 1e6:,.0f} MB"
@@ -89,13 +81,12 @@ def _beside_knn_lm(study: Study, retro: Evaluation, label: str) -> Findings:
 
 
 def new_facts(study: Study, scale: Scale) -> Findings:
-    """The second halves of held-out documents before they are in the datastore, while they are, and after they were deleted."""
+    """The second halves of held-out documents before, while and after they are in the datastore."""
     study.train("retro")
-    model, _ = study.work.model("retro")
     k = study.run.training.num_neighbours
     with study.narrator.progress("Adding and deleting the test documents"):
         found = measure_new_facts(
-            model,
+            study.opened("retro").model,
             study.work.datastore(),
             study.work.store("test"),
             study.run.evaluation,
@@ -110,16 +101,16 @@ def new_facts(study: Study, scale: Scale) -> Findings:
         "deleted again": found.deleted,
     }
     same = found.same_bits and found.same_neighbours
-    sentence = f"{fewer(found.gain)} on {found.num_documents} documents once they are there; deleted, {'the same to the bit' if same else 'not the same'}"
+    sentence = (
+        f"{fewer(found.gain)} on {found.num_documents} documents once they are there; "
+        f"deleted, {'the same to the bit' if same else 'not the same'}"
+    )
     claim = Claim("new-facts", together(above(found.gain), exactly(same)), sentence)
     rows: list[list[Cell]] = [[name, value] for name, value in levels.items()]
     bars = [
-        Bar(name, v.estimate, v.low, v.high, "off" if name.startswith("without") else "on")
-        for name, v in levels.items()
+        Bar(name, value.estimate, value.low, value.high, "off" if name.startswith("without") else "on")
+        for name, value in levels.items()
     ]
     figure = Figure("bars", "Bits per byte of the second halves.", bar_plot(bars, "bits per byte"))
-    return Findings(
-        [Table("second halves of the test documents", ["datastore", "bits per byte"], rows)],
-        [figure],
-        [claim],
-    )
+    table = Table("second halves of the test documents", ["datastore", "bits per byte"], rows)
+    return Findings([table], [figure], [claim])

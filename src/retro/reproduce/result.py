@@ -28,6 +28,15 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Findings:
+    """What an experiment found."""
+
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+    claims: Sequence[Claim] = ()
+
+
+@dataclass(frozen=True)
 class Result:
     """One experiment, finished."""
 

@@ -5,16 +5,7 @@ from pathlib import Path
 
 from retro.config_json import to_dict
 from retro.errors import ConfigError
-from retro.reproduce import (
-    ablation,
-    datasets,
-    language_modelling,
-    leakage,
-    memories,
-    questions,
-    scaling,
-    wikipedia,
-)
+from retro.reproduce import ablation, language_modelling, memories, other_data, scaling
 from retro.reproduce.experiment import Experiment
 from retro.reproduce.page import render
 from retro.reproduce.result import Result
@@ -46,8 +37,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "figure-leakage": Experiment(
         "Leakage",
-        "Retrieval models gain more from leaked chunks than baselines, and stay ahead on chunks that share at most an eighth.",
-        leakage.figure,
+        "Retrieval models gain more from leaked chunks than baselines, "
+        "and stay ahead on chunks that share at most an eighth.",
+        language_modelling.leakage,
     ),
     "figure-sources": Experiment(
         "Gains by source", "On the Pile the gain differs from subset to subset.", language_modelling.sources
@@ -64,12 +56,14 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "table-knn-lm": Experiment(
         "kNN-LM",
-        "On Wikitext103 RETRO over Wikipedia equals kNN-LM over the same text (18.97 and 19.54) with 64 times fewer keys.",
+        "On Wikitext103 RETRO over Wikipedia equals kNN-LM over the same text (18.97 and 19.54) "
+        "with 64 times fewer keys.",
         memories.knn_lm,
     ),
     "table-wikitext103": Experiment(
         "Wikitext103",
-        "Test perplexity 22.96 for the baseline, 19.54 for kNN-LM and 18.97 for the RETROfit, all over Wikipedia.",
+        "Test perplexity 22.96 for the baseline, 19.54 for kNN-LM and 18.97 for the RETROfit, "
+        "all over Wikipedia.",
         memories.wikitext103,
     ),
     "table-new-facts": Experiment(
@@ -79,18 +73,20 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "figure-link-distance": Experiment(
         "Neighbours in the world",
-        "The neighbours of a Wikipedia chunk are of articles fewer links away than random ones, and the first are the nearest.",
-        wikipedia.link_distance,
+        "The neighbours of a Wikipedia chunk are of articles fewer links away than random ones, "
+        "and the first are the nearest.",
+        other_data.link_distance,
     ),
     "table-datasets": Experiment(
         "Evaluation sets",
         "RETRO is better on Wikitext103, new Wikipedia articles, Curation Corpus and LAMBADA at every size.",
-        datasets.table,
+        other_data.evaluation_sets,
     ),
     "table-questions": Experiment(
         "Question answering",
-        "On Natural Questions 45.5 % exact match with passages, 30.4 % for the baseline closed book. Here a synthetic task.",
-        questions.probe,
+        "On Natural Questions 45.5 % exact match with passages, 30.4 % for the baseline closed book. "
+        "Here a synthetic task.",
+        other_data.questions,
     ),
 }
 
@@ -98,9 +94,10 @@ EXPERIMENTS: dict[str, Experiment] = {
 def reproduce(
     names: Sequence[str], scale: Scale, folder: Path, narrator: Narrator, sources: Sequence[str] = ()
 ) -> list[Result]:
-    """Run the named experiments, or all of them, and write `reproduce/` with a JSON file and pictures for each, and report.html.
+    """Run the named experiments, or all of them, and write a JSON file and pictures of each below
+    `reproduce/`.
 
-    The report shows every experiment that was ever run in this folder.
+    Its report.html shows every experiment that was ever run in this folder.
     """
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown:
@@ -113,14 +110,15 @@ def reproduce(
         )
     study = Study(folder, scale.run, sources or scale.sources, narrator)
     study.prepare()
-    prepared, results = dict(study.used), []
+    prepared = dict(study.used)
+    given = f" --sources {' '.join(sources)}" if sources else ""
+    results = []
     for name in names or EXPERIMENTS:
-        study.used = dict(prepared)
+        study.used = dict(prepared)  # each experiment tells what it used itself
         experiment = EXPERIMENTS[name]
         findings = experiment.run(study, scale)
         provenance = {
-            "command": f"retro reproduce {name} --scale {scale.name} --out {folder.name}"
-            + (f" --sources {' '.join(sources)}" if sources else ""),
+            "command": f"retro reproduce {name} --scale {scale.name} --out {folder.name}{given}",
             "config": to_dict(scale),
             "fingerprints": dict(study.used),
         }

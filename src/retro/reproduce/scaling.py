@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from retro.config import ModelConfig
+from retro.jobs.retrieval import find_thinned
 from retro.pages.plots import line_plot
 from retro.reproduce.claims import Claim, above, together
-from retro.reproduce.experiment import NAMES, Findings, Trio, band, fewer, flat, percent, trio
-from retro.reproduce.result import Cell, Figure, Table
+from retro.reproduce.experiment import NAMES, Trio, band, fewer, flat, percent, trio
+from retro.reproduce.result import Cell, Figure, Findings, Table
 from retro.reproduce.scales import Scale
 from retro.run import make_model
 from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
@@ -23,50 +24,44 @@ BEYOND = 10
 def datastore_size(study: Study, scale: Scale) -> Findings:
     """The same model and documents with ever larger parts of the datastore, each part within the next."""
     found, datastore = trio(study), study.work.datastore()
-    with study.narrator.progress("Neighbours in parts of the datastore") as told:
-        parts = study.work.thinned_neighbours("test", scale.fractions, found.k, progress=told)
+    with study.narrator.progress("Neighbours in parts of the datastore") as progress:
+        parts = find_thinned(study.work, "test", scale.fractions, found.k, progress=progress)
     bits = {
         part: study.document_bits("retro", f"part-{part:g}", neighbours, found.k)
         for part, neighbours in parts.items()
     }
-    levels, per_byte = (
-        found.per_byte(),
-        {fraction: bootstrap_ratio(value, found.num_bytes) for fraction, value in bits.items()},
-    )
+    levels = found.per_byte()
+    per_byte = {fraction: bootstrap_ratio(value, found.num_bytes) for fraction, value in bits.items()}
     tokens = {fraction: fraction * datastore.snapshot().num_tokens() for fraction in bits}
     rows: list[list[Cell]] = [
         [f"{fraction:.0%}", int(tokens[fraction]), per_byte[fraction]] for fraction in bits
     ]
+    # The claim compares the ends of the curve; what lies between is for the eye.
     first, last = min(bits), max(bits)
     gain = relative_gain(bits[last], bits[first])
-    claim = Claim(
-        "datastore-size", above(gain), f"{fewer(gain)} with all of the datastore than with {first:.0%} of it"
-    )
+    sentence = f"{fewer(gain)} with all of the datastore than with {first:.0%} of it"
+    claim = Claim("datastore-size", above(gain), sentence)
     x = list(tokens.values())
     lines = [
         band("RETRO[ON]", x, list(per_byte.values()), "on"),
         flat("RETRO[OFF]", x, levels["off"], "off"),
         flat("baseline", x, levels["baseline"], "baseline"),
     ]
-    figure = Figure(
-        "curve",
-        "Bits per byte by the size of the datastore.",
-        line_plot(lines, "tokens in the datastore", "bits per byte", log_x=True),
-    )
+    plot = line_plot(lines, "tokens in the datastore", "bits per byte", log_x=True)
+    figure = Figure("curve", "Bits per byte by the size of the datastore.", plot)
     return Findings([Table("bits per byte", ["part", "tokens", "RETRO[ON]"], rows)], [figure], [claim])
 
 
 def num_neighbours(study: Study, scale: Scale) -> Findings:
     """The same model with more and more neighbours, trained with two."""
     found, ks = trio(study), sorted({*scale.neighbours, study.run.training.num_neighbours})
+    # One search for all k: the first k of the nearest are the k nearest.
     found_at_once = max(*ks, NEAREST)
-    with study.narrator.progress(f"The {found_at_once} nearest neighbours") as told:
-        neighbours = study.work.thinned_neighbours("test", (1.0,), found_at_once, progress=told)[1.0]
+    with study.narrator.progress(f"The {found_at_once} nearest neighbours") as progress:
+        neighbours = find_thinned(study.work, "test", (1.0,), found_at_once, progress=progress)[1.0]
     bits = {k: study.document_bits("retro", f"k-{k}", neighbours, k) for k in ks}
-    levels, per_byte = (
-        found.per_byte(),
-        {k: bootstrap_ratio(value, found.num_bytes) for k, value in bits.items()},
-    )
+    levels = found.per_byte()
+    per_byte = {k: bootstrap_ratio(value, found.num_bytes) for k, value in bits.items()}
     best = min(per_byte, key=lambda k: per_byte[k].estimate)
     claims = []
     if BEYOND in bits:
@@ -80,9 +75,8 @@ def num_neighbours(study: Study, scale: Scale) -> Findings:
     ]
     plot = line_plot(lines, "neighbours k", "bits per byte", xticks=ks, log_x=True)
     figure = Figure("curve", "Bits per byte by the number of neighbours at evaluation.", plot)
-    return Findings(
-        [Table("bits per byte", ["k", "RETRO[ON]"], [[k, per_byte[k]] for k in ks])], [figure], claims
-    )
+    table = Table("bits per byte", ["k", "RETRO[ON]"], [[k, per_byte[k]] for k in ks])
+    return Findings([table], [figure], claims)
 
 
 @dataclass(frozen=True)
@@ -105,24 +99,22 @@ def model_size(study: Study, scale: Scale) -> Findings:
     ]
     plot = line_plot(lines, "parameters of the baseline, without embeddings", "bits per byte", log_x=True)
     rows: list[list[Cell]] = [[m.name, m.parameters, *m.levels.values(), percent(m.gain)] for m in models]
-    table = Table(
-        "bits per byte",
-        ["model", "parameters of the baseline", *NAMES.values(), "gain over the baseline"],
-        rows,
-    )
+    headings = ["model", "parameters of the baseline", *NAMES.values(), "gain over the baseline"]
+    table = Table("bits per byte", headings, rows)
     found = "gain over the baseline: " + "; ".join(f"{m.name} {percent(m.gain)}" for m in models)
     claim = Claim("model-size", together(*(above(m.gain) for m in models)), found)
     return Findings([table], [Figure("curve", "Bits per byte by the size of the model.", plot)], [claim])
 
 
 def _sized(study: Study, name: str, config: ModelConfig) -> Sized:
-    own, k = config == study.run.model, study.run.training.num_neighbours
+    own = config == study.run.model  # then its runs are the study's, which other experiments share
+    k = study.run.training.num_neighbours
     names = ("baseline", "retro") if own else (f"baseline-{name}", f"retro-{name}")
     study.train(names[0], config.baseline())
     study.train(names[1], config)
     scoring = study.run.evaluation if own else replace(study.run.evaluation, num_neighbours=(k,))
     found = Trio(study.evaluate(names[0], scoring), study.evaluate(names[1], scoring), k)
     bits = found.bits()
-    with torch.device("meta"):  # counted without allocating
+    with torch.device("meta"):  # counted without allocating the weights
         parameters = make_model(config.baseline()).num_parameters()
     return Sized(name, parameters, found.per_byte(), relative_gain(bits["on"], bits["baseline"]))

@@ -37,13 +37,15 @@ def find_seen(
     hashes: np.ndarray,
     documents: Sequence[np.ndarray],
     datastore: Datastore,
-    training: TokenStore,
+    training: TokenStore | None,
 ) -> Seen:
     """Compare documents, given by their ids, short content hashes and tokens, with all that was trained on or can be retrieved.
 
+    Without the training text of a model from elsewhere, the datastore alone tells what is known.
     Only whole documents are compared: a passage out of a longer document is not found so. The overlap of chunks tells of those.
     """
-    known = np.concatenate([content_hashes(training), *_live_hashes(datastore)])
+    trained_on = [] if training is None else [content_hashes(training)]
+    known = np.concatenate([*trained_on, *_live_hashes(datastore)])
     exact = np.isin(hashes, known)
     near = np.zeros(len(ids), dtype=bool)
     near[[pair.held_out for pair in find_pairs(_known_documents(datastore, training), documents)]] = True
@@ -63,12 +65,14 @@ def _live_hashes(datastore: Datastore) -> list[np.ndarray]:
     ]
 
 
-def _known_documents(datastore: Datastore, training: TokenStore) -> Iterator[np.ndarray]:
+def _known_documents(datastore: Datastore, training: TokenStore | None) -> Iterator[np.ndarray]:
     """The datastore's documents, and those of the training text that it does not hold."""
     snapshot = datastore.snapshot()
     for segment, live in zip(snapshot.segments, snapshot.live, strict=True):
         for document in segment.documents[live]:
             yield segment.tokens[document["start"] : document["end"]]
+    if training is None:
+        return
     held = np.concatenate([np.zeros(0, dtype=np.uint64), *_live_hashes(datastore)])
     for number in np.flatnonzero(~np.isin(content_hashes(training), held)):
         yield training.document(int(number))

@@ -75,7 +75,7 @@ def make_set(
     source: str,
     path: Path,
     datastore: Datastore,
-    training: TokenStore,
+    training: TokenStore | None,
     fields: FieldMap | None = None,
     progress: Progress = no_progress,
 ) -> EvaluationSet:
@@ -100,13 +100,14 @@ def write_set(source: str, path: Path, tokenizer: Tokenizer, fields: FieldMap | 
     return write_tokens(encoded, [document.row for document in encoded], path, tokenizer, {}, inputs)
 
 
-def _compare(store: TokenStore, datastore: Datastore, training: TokenStore, path: Path) -> Seen:
+def _compare(store: TokenStore, datastore: Datastore, training: TokenStore | None, path: Path) -> Seen:
     """What of the store is known; done again when the datastore has changed."""
     inputs = {
         "tokens": store.fingerprint,
         "datastore": datastore.snapshot().version.lineage,
-        "training": training.fingerprint,
     }
+    if training is not None:
+        inputs["training"] = training.fingerprint
     if path.exists() and open_artifact(path, "seen", COMMAND).inputs != inputs:
         shutil.rmtree(path)
 

@@ -66,7 +66,7 @@ def evaluate_task(
     model: LanguageModel,
     model_fingerprint: str,
     retriever: Retriever,
-    training: TokenStore,
+    training: TokenStore | None,
     path: Path,
     config: EvaluationConfig,
     progress: Progress | None = None,
@@ -106,8 +106,9 @@ def evaluate_task(
         "model": model_fingerprint,
         "source": source_fingerprint(source),
         "datastore": retriever.datastore.snapshot().version.lineage,
-        "training": training.fingerprint,
     }
+    if training is not None:
+        inputs["training"] = training.fingerprint
     config_of = {**to_dict(config), "task": task}
     artifact = run_stage(path, "task", config_of, inputs, work, f"retro evaluate WORK RUN --task {task}")
     results = json.loads(artifact.file("results.json").read_text())

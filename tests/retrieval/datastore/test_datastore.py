@@ -8,7 +8,8 @@ from retro.config import CorpusConfig, DatastoreConfig
 from retro.corpus.folder import CorpusFolder
 from retro.corpus.ingest import ingest
 from retro.errors import ArtifactError, ConfigError, DataError
-from retro.retrieval.datastore import Datastore, segment_writer
+from retro.jobs.retrieval import build as build_in
+from retro.retrieval.datastore import segment_writer
 from retro.retrieval.datastore.build import build_datastore
 from retro.retrieval.embedder.bert import BertEmbedder
 from retro.retrieval.neighbours import find_neighbours
@@ -138,10 +139,10 @@ def test_the_smallest_corpora_work(tmp_path: Path, bert: str, num_documents: int
     for number in range(num_documents):
         (folder / f"{number}.txt").write_text(f"few words {number}")
     work = Workspace(tmp_path / "work")
-    work.ingest([str(folder)], CorpusConfig(vocab_size=275, valid_fraction=0.0, test_fraction=0.0))
-    datastore = work.build(DatastoreConfig(encoder=bert, chunk_len=64, num_neighbours=3))
+    ingest(work, [str(folder)], CorpusConfig(vocab_size=275, valid_fraction=0.0, test_fraction=0.0))
+    datastore = build_in(work, DatastoreConfig(encoder=bert, chunk_len=64, num_neighbours=3))
     assert len(datastore) == num_documents
-    neighbours = work.find_neighbours("train")
+    neighbours = find_neighbours(work.store("train"), datastore, work.neighbours_path("train"))
     assert (np.asarray(neighbours.chunks) >= 0).sum(axis=1).tolist() == [num_documents - 1] * num_documents
 
 

@@ -1,0 +1,172 @@
+"""How a run is scored and inspected: on a split of its workspace, on any documents, in a task, beside kNN-LM.
+
+Every function takes an open run, so that one from elsewhere is scored like one of the workspace.
+"""
+
+import dataclasses
+
+from retro.comparators.knn_evaluation import KnnEvaluation, evaluate_knn
+from retro.config import EvaluationConfig, KnnConfig
+from retro.config_json import from_dict
+from retro.corpus.readers import FieldMap
+from retro.errors import ArtifactError
+from retro.retrieval.neighbours import Neighbours
+from retro.retrieval.retriever import Retriever
+from retro.scoring import tasks
+from retro.scoring.evaluate import Evaluation, evaluate
+from retro.scoring.inspection import DocumentGain, InspectedDocument, find_document, inspect_document
+from retro.scoring.inspection import document_gains as gains_of
+from retro.scoring.sets import EvaluationSet, make_set, name_of
+from retro.scoring.tasks import TaskResult, source_of
+from retro.stages.progress import Progress, no_progress
+from retro.workspace import OpenRun
+
+
+def evaluate_split(
+    opened: OpenRun, split: str, config: EvaluationConfig, progress: Progress = no_progress
+) -> Evaluation:
+    """Score a run on a split of its workspace, without retrieval and with every k of the config."""
+    model = opened.model
+    path = opened.evaluation_path(split)
+    return evaluate(model, opened.run.fingerprint, opened.neighbours(split), path, config, progress)
+
+
+def evaluation_set(
+    opened: OpenRun, source: str, fields: FieldMap | None = None, progress: Progress = no_progress
+) -> EvaluationSet:
+    """Documents from anywhere as tokens of the run, with their neighbours.
+
+    A source is a name of the catalogue (`wikitext-2@test`), a file or a folder.
+    """
+    path = opened.set_path(name_of(source))
+    return make_set(source, path, opened.datastore(), opened.training_text(), fields, progress)
+
+
+def evaluate_set(
+    opened: OpenRun, found: EvaluationSet, config: EvaluationConfig, progress: Progress = no_progress
+) -> Evaluation:
+    """Score a run on an evaluation set.
+
+    The results tell how many of its documents were seen in training or can be retrieved.
+    """
+    path = opened.evaluation_path(found.name)
+    facts = {"seen": dataclasses.asdict(found.seen)}
+    return evaluate(opened.model, opened.run.fingerprint, found.neighbours, path, config, progress, facts)
+
+
+def evaluate_task(
+    opened: OpenRun,
+    task: str,
+    config: EvaluationConfig,
+    source: str = "",
+    progress: Progress = no_progress,
+) -> TaskResult:
+    """Score a run on a task with prompts and targets, with neighbours from the live datastore."""
+    source = source_of(task, source)
+    # LAMBADA on LAMBADA needs its name once; a task on other data is told apart by them.
+    own = name_of(source) == task
+    return tasks.evaluate_task(
+        task,
+        source,
+        opened.model,
+        opened.run.fingerprint,
+        Retriever(opened.datastore()),
+        opened.training_text(),
+        opened.evaluation_path(task if own else f"{task}-{name_of(source)}"),
+        config,
+        progress,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """A finished evaluation beside the documents and neighbours that it scored."""
+
+    evaluation: Evaluation
+    neighbours: Neighbours
+
+
+def open_evaluation(
+    opened: OpenRun, split: str = "test", source: str = "", fields: FieldMap | None = None
+) -> Evaluated:
+    """The finished evaluation of a run on a split, or on a source.
+
+    It must be of the run's weights and of the neighbours as they are now.
+    """
+    documents = name_of(source) if source else split
+    path = opened.evaluation_path(documents)
+    command = _command(opened, split, source)
+    if not path.exists():
+        raise ArtifactError(
+            f"{path} does not exist; expected the evaluation of {opened.name!r} on {documents}; "
+            f"run: {command}"
+        )
+    # Looked for before the run: whoever has none is told to evaluate, which says what else is missing.
+    evaluation = Evaluation.open(path)
+    neighbours = evaluation_set(opened, source, fields).neighbours if source else opened.neighbours(split)
+    now = {"model": opened.run.fingerprint, "neighbours": neighbours.fingerprint}
+    inputs = evaluation.artifact.inputs
+    changed = [f"other {what}" for what, fingerprint in now.items() if inputs[what] != fingerprint]
+    if changed:
+        raise ArtifactError(
+            f"{path} was made with {' and '.join(changed)} than are here now; remove it and run: {command}"
+        )
+    return Evaluated(evaluation, neighbours)
+
+
+def _command(opened: OpenRun, split: str, source: str) -> str:
+    """What makes an evaluation, with the paths that were given."""
+    words = ["retro evaluate"]
+    if opened.work is None:
+        words += [str(opened.path)]
+    else:
+        inside = opened.path.parent == opened.work.path / "runs"
+        words += [str(opened.work.path), opened.name if inside else str(opened.path)]
+    words += [f"--on {source}" if source else f"--split {split}"]
+    if opened.datastore_path is not None:
+        words += [f"--datastore {opened.datastore_path}"]
+    if opened.out is not None:
+        words += [f"--out {opened.out}"]
+    return " ".join(words)
+
+
+def document_gains(found: Evaluated, num_neighbours: int = 2) -> list[DocumentGain]:
+    """What retrieval saved on every document of an evaluation, the largest gain first."""
+    return gains_of(found.evaluation, found.neighbours.store, num_neighbours)
+
+
+def inspect(
+    opened: OpenRun, found: Evaluated, num_neighbours: int = 2, document: str = ""
+) -> InspectedDocument:
+    """A document of an evaluation, by its id, or that with the largest gain.
+
+    It is scored with the evaluation's windows.
+    """
+    evaluation = found.evaluation
+    if document:
+        number = find_document(found.neighbours.store, document)
+    else:
+        number = document_gains(found, num_neighbours)[0].number
+    config = from_dict(EvaluationConfig, evaluation.artifact.config, str(evaluation.artifact.path))
+    return inspect_document(opened.model, found.neighbours, number, num_neighbours, config)
+
+
+def knn_lm(
+    opened: OpenRun,
+    config: KnnConfig,
+    evaluation: EvaluationConfig,
+    split: str = "test",
+    tune_on: str = "valid",
+    progress: Progress = no_progress,
+) -> KnnEvaluation:
+    """A run, usually a baseline, as kNN-LM over the training tokens and with a continuous cache.
+
+    Both are tuned on another split than the one that is reported.
+    """
+    model = opened.model  # before the stores: a run that is not there is what a user should hear of first
+    memory, tuned_on, reported = opened.store("train"), opened.store(tune_on), opened.store(split)
+    assert opened.work is not None  # or there would be no stores
+    path = opened.work.path / "knn" / opened.name
+    return evaluate_knn(
+        model, opened.run.fingerprint, memory, tuned_on, reported, path, config, evaluation, progress
+    )

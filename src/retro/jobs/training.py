@@ -1,0 +1,179 @@
+"""How a run of a workspace is trained: RETRO or its baseline from scratch, or retrieval added to a baseline.
+
+What is trained, on which batches, with which neighbours and under which checks stands here; the steps are
+`training.loop`'s. Fine-tuning on questions is `questions.finetuning`'s, which begins with the same `base_of`.
+"""
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from retro.config import ModelConfig, RetrievalConfig, TrainingConfig
+from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.corpus.tokens import TokenStore
+from retro.errors import ArtifactError, ConfigError
+from retro.fitting.baseline import retrofit
+from retro.generation.sampler import Sampler
+from retro.model.protocol import LanguageModel, TrainableModel
+from retro.model.weights import WEIGHTS
+from retro.retrieval.neighbours import Neighbours
+from retro.retrieval.retriever import Retriever
+from retro.run import Origin, Run, make_model
+from retro.stages.files import file_checksum
+from retro.stages.progress import Progress, no_progress
+from retro.stages.stage import Artifact
+from retro.training.batches import PackedBatches
+from retro.training.loop import Sampling, train
+from retro.workspace import Workspace, open_run
+
+
+def train_run(
+    work: Workspace,
+    name: str,
+    model_config: ModelConfig,
+    config: TrainingConfig,
+    progress: Progress = no_progress,
+) -> Artifact:
+    """Train a model called `name`; the vocabulary is the corpus's.
+
+    The weights' start depends on the seed alone.
+    """
+    path = work.run_path(name)
+    store = work.corpus().train
+    model_config = dataclasses.replace(
+        model_config,
+        vocab_size=store.artifact.counts["vocab_size"],
+        pad_id=store.pad_id,
+        end_id=store.end_id,
+    )
+    # The weights are drawn below: whatever ran before in this process must not move them.
+    torch.manual_seed(config.seed)
+    return _train(work, path, make_model(model_config), config, {}, progress)
+
+
+def fit_run(
+    work: Workspace,
+    name: str,
+    baseline: str,
+    retrieval: RetrievalConfig,
+    config: TrainingConfig,
+    progress: Progress = no_progress,
+) -> Artifact:
+    """RETROfit a baseline, a run of this workspace or a run's folder; its weights stay as they are."""
+    path = work.run_path(name)
+    model, run = base_of(work, baseline)
+    torch.manual_seed(config.seed)  # for the new weights alone
+    fitted = retrofit(model, retrieval)
+    return _train(work, path, fitted, config, {"baseline": file_checksum(run.path / WEIGHTS)}, progress)
+
+
+def base_of(work: Workspace, name: str) -> tuple[TrainableModel, Run]:
+    """A model to go on from: a run of this workspace, or a folder from elsewhere with the same tokenizer."""
+    opened = open_run(work.path, name)
+    # A folder that holds no run at all is told by what it lacks, whether it was named by name or by path.
+    run = opened.run if opened.path.exists() else Run(name)
+    model = run.load()
+    store = work.corpus().train
+    vocab_size = store.artifact.counts["vocab_size"]
+    # A bare model, saved without a tokenizer, can only be told by the size of its vocabulary.
+    known = run.trained_on.get("tokenizer", store.tokenizer_fingerprint)
+    if model.facts.vocab_size != vocab_size or known != store.tokenizer_fingerprint:
+        raise ArtifactError(
+            f"{run.path} was trained with another tokenizer ({model.facts.vocab_size} tokens) than "
+            f"{work.tokenizer_path} ({vocab_size} tokens); expected the same; ingest this corpus with that "
+            f"tokenizer, or train a baseline here; run: retro train {work.path} --baseline"
+        )
+    return model, run
+
+
+def _train(
+    work: Workspace,
+    path: Path,
+    model: TrainableModel,
+    config: TrainingConfig,
+    more_inputs: dict[str, str],
+    progress: Progress,
+) -> Artifact:
+    """Give a model its batches, and train it to the run at `path`."""
+    corpus = work.corpus()
+    num_neighbours = config.num_neighbours if model.facts.retrieves else 0
+    neighbours = _neighbours(work, model) if num_neighbours else {}
+
+    def batches_of(store: TokenStore, split: str, seed: int, mixture: dict[str, float]) -> PackedBatches:
+        return PackedBatches(
+            store,
+            model.facts.chunk_len,
+            config.seq_len,
+            config.batch_size,
+            seed,
+            neighbours.get(split),
+            num_neighbours,
+            mixture,
+        )
+
+    # What the run is made of: with any other of these a begun training is refused, not continued.
+    inputs = {
+        "tokens": corpus.train.fingerprint,
+        "tokenizer": corpus.train.tokenizer_fingerprint,
+        **more_inputs,
+    }
+    if num_neighbours:
+        inputs["neighbours"] = neighbours["train"].fingerprint
+    validation = None
+    if corpus.valid is not None:
+        validation = batches_of(corpus.valid, "valid", 0, {})  # the same for every seed
+    return train(
+        model,
+        batches_of(corpus.train, "train", config.seed, config.mixture),
+        config,
+        path,
+        inputs,
+        validation,
+        progress,
+        _sampling(work, config, num_neighbours),
+        Origin(tokenizer=work.tokenizer_path, data=sizes_by_source(corpus.train)),
+    )
+
+
+def _neighbours(work: Workspace, model: TrainableModel) -> dict[str, Neighbours]:
+    """Those of the splits that a training reads."""
+    found, expected = work.datastore().chunk_len, model.facts.chunk_len
+    if found != expected:
+        raise ConfigError(
+            f"{work.datastore_path} has chunks of {found} tokens; expected the model's {expected}"
+        )
+    # Training never looks at the test split, so that its neighbours may still be missing.
+    splits = [split for split in work.corpus().stores() if split != "test"]
+    return {split: work.neighbours(split) for split in splits}
+
+
+def _sampling(work: Workspace, config: TrainingConfig, num_neighbours: int) -> Sampling | None:
+    """What continues the config's prompt during training, if it asks for that.
+
+    A baseline samples without a datastore.
+    """
+    if not config.sample_every:
+        return None
+    tokenizer = Tokenizer.open(work.tokenizer_path)
+    retriever = Retriever(work.datastore(), num_neighbours) if num_neighbours else None
+
+    def sample(model: LanguageModel) -> str:
+        sampler = Sampler(model, retriever, tokenizer)
+        return tokenizer.decode(
+            sampler.generate(config.sample_prompt, max_tokens=config.sample_tokens).tokens
+        )
+
+    return sample
+
+
+def sizes_by_source(store: TokenStore) -> dict[str, Any]:
+    """Documents, tokens and bytes of each source, for a run's card."""
+    sizes: dict[str, Counter[str]] = {}
+    for index, row in enumerate(store.documents):
+        num_tokens = int(store.ends[index] - store.starts[index])
+        counts = sizes.setdefault(row["source"], Counter())
+        counts.update(documents=1, tokens=num_tokens, bytes=int(store.num_bytes[index]))
+    return {source: dict(counts) for source, counts in sorted(sizes.items())}
