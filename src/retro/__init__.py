@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from retro.corpus.tokenizers.tokenizer import Tokenizer as Tokenizer
     from retro.errors import RetroError as RetroError
     from retro.generation.request import Choice as Choice
+    from retro.generation.request import Prompt as Prompt
+    from retro.generation.request import Request as Request
     from retro.generation.request import Retrieval as Retrieval
     from retro.generation.sampler import Sampler as Sampler
     from retro.generation.sequence import Sample as Sample
@@ -53,13 +55,15 @@ _PLACES = {
     "Datastore": "retro.retrieval.datastore",
     "Neighbour": "retro.retrieval.datastore",
     "Retriever": "retro.retrieval.retriever",
+    "Passage": "retro.retrieval.retriever",
     "Tokenizer": "retro.corpus.tokenizers.tokenizer",
     # Generation
     "Sampler": "retro.generation.sampler",
     "Sample": "retro.generation.sequence",
     "Choice": "retro.generation.request",
     "Retrieval": "retro.generation.request",
-    "Passage": "retro.generation.request",
+    "Request": "retro.generation.request",
+    "Prompt": "retro.generation.request",
     # Scoring
     "Evaluation": "retro.scoring.evaluate",
     # Configs
