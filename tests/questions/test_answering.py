@@ -22,6 +22,7 @@ from retro.questions.batches import make_batch
 from retro.questions.examples import Question
 from retro.questions.finetuning import split, with_distractors
 from retro.questions.scoring import with_foreign_passages
+from retro.retrieval.retriever import Passage
 from retro.workspace import Workspace
 from tests.workspaces import small_run
 

@@ -9,7 +9,7 @@ from retro.corpus.folder import CorpusFolder
 from retro.corpus.ingest import ingest
 from retro.errors import ArtifactError, ConfigError, DataError
 from retro.jobs.retrieval import build as build_in
-from retro.retrieval.datastore import segment_writer
+from retro.retrieval.datastore import Datastore, segment_writer
 from retro.retrieval.datastore.build import build_datastore
 from retro.retrieval.embedder.bert import BertEmbedder
 from retro.retrieval.neighbours import find_neighbours
