@@ -39,7 +39,13 @@ from retro.retrieval.retriever import Retriever
 from retro.retrieval.thinning import thinned_neighbours
 from retro.run import Origin, load, make_model
 from retro.scoring.evaluate import Evaluation, evaluate
-from retro.scoring.inspection import CloseDocument, DocumentGain, document_gains, find_document, look_closely
+from retro.scoring.inspection import (
+    DocumentGain,
+    InspectedDocument,
+    document_gains,
+    find_document,
+    inspect_document,
+)
 from retro.scoring.sets import EvaluationSet, make_set, name_of
 from retro.scoring.tasks import TaskResult, evaluate_task, source_of
 from retro.stages.executor import Executor
@@ -264,9 +270,9 @@ class Workspace(CorpusWorkspace):
         """What retrieval saved on every document of an evaluated split, the largest gain first."""
         return document_gains(self.evaluation(name, split), self.store(split), num_neighbours)
 
-    def look_closely(
+    def inspect_document(
         self, name: str, split: str, num_neighbours: int = 2, document: str = ""
-    ) -> CloseDocument:
+    ) -> InspectedDocument:
         """A document of an evaluated split, by its id, or that with the largest gain; scored with the evaluation's windows."""
         evaluation, store = self.evaluation(name, split), self.store(split)
         number = (
@@ -275,7 +281,7 @@ class Workspace(CorpusWorkspace):
             else document_gains(evaluation, store, num_neighbours)[0].number
         )
         config = from_dict(EvaluationConfig, evaluation.artifact.config, str(evaluation.artifact.path))
-        return look_closely(self.model(name)[0], self.neighbours(split), number, num_neighbours, config)
+        return inspect_document(self.model(name)[0], self.neighbours(split), number, num_neighbours, config)
 
     def knn_lm(
         self,

@@ -1,4 +1,4 @@
-"""A document of the small workspace looked at closely, against the scores of the whole split."""
+"""A document of the small workspace inspected, against the scores of the whole split."""
 
 import json
 
@@ -9,12 +9,12 @@ import torch
 from retro.config import EvaluationConfig
 from retro.errors import ConfigError, DataError
 from retro.model.retro import Retro
-from retro.pages.inspection import LEVELS, close_page, close_record
+from retro.pages.inspection import LEVELS, inspection_page, inspection_record
 from retro.recipes import baseline_of
 from retro.retrieval.overlap import longest_common_prefix
 from retro.retrieval.shared_runs import ColouredChunk, ColouredNeighbour, Span
 from retro.scoring.bits_per_byte import score
-from retro.scoring.inspection import CloseChunk, CloseDocument, find_document, look_closely
+from retro.scoring.inspection import InspectedChunk, InspectedDocument, find_document, inspect_document
 from retro.workspace import Workspace
 from tests.workspaces import small_run
 
@@ -36,43 +36,47 @@ def model(bert: str) -> Retro:
 def test_bits_and_overlaps_are_those_of_the_whole_split(workspace: Workspace, model: Retro) -> None:
     neighbours, number = workspace.neighbours("test"), 2
     store, table = neighbours.store, neighbours.table
-    close = look_closely(model, neighbours, number, 2, CONFIG)
+    inspected = inspect_document(model, neighbours, number, 2, CONFIG)
     begin, end = store.starts[number], store.ends[number]
     for name, k in (("off", 0), ("on", 2)):
         whole = score(model, store, CONFIG, neighbours, k).bits[begin:end]
         np.testing.assert_allclose(
-            [bits for chunk in close.chunks for bits in getattr(chunk, name)], whole, atol=1e-4
+            [bits for chunk in inspected.chunks for bits in getattr(chunk, name)], whole, atol=1e-4
         )
-    assert sum(chunk.saved for chunk in close.chunks) == pytest.approx(close.off - close.on)
-    assert abs(close.off - close.on) > 1e-3
-    assert close.num_bytes == store.num_bytes[number]
-    text = "".join(span.text for chunk in close.chunks for span in chunk.coloured.spans)
+    assert sum(chunk.saved for chunk in inspected.chunks) == pytest.approx(inspected.off - inspected.on)
+    assert abs(inspected.off - inspected.on) > 1e-3
+    assert inspected.num_bytes == store.num_bytes[number]
+    text = "".join(span.text for chunk in inspected.chunks for span in chunk.coloured.spans)
     assert text == neighbours.datastore.tokenizer.decode(store.document(number).tolist())
 
     first = table.first[number]
-    assert all(span.overlap is None for span in close.chunks[0].coloured.spans)
-    assert not close.chunks[-1].coloured.neighbours
-    for place in range(1, len(close.chunks)):
+    assert all(span.overlap is None for span in inspected.chunks[0].coloured.spans)
+    assert not inspected.chunks[-1].coloured.neighbours
+    for place in range(1, len(inspected.chunks)):
         values, _ = neighbours.values(np.array(first + place - 1), 2)
         tokens = np.concatenate([table.tokens(first + place - 1), table.tokens(first + place)])
         expected = longest_common_prefix(tokens, values, store.pad_id)[8:]
-        assert [span.overlap for span in close.chunks[place].coloured.spans] == expected.tolist()
-        shown = close.chunks[place - 1].coloured.neighbours
+        assert [span.overlap for span in inspected.chunks[place].coloured.spans] == expected.tolist()
+        shown = inspected.chunks[place - 1].coloured.neighbours
         assert len(shown) == 2
         assert [n.distance for n in shown] == pytest.approx(
             neighbours.distances[first + place - 1, :2].tolist()
         )
 
 
-def chunk(gains: list[float], overlaps: list[int | None], neighbours: list[ColouredNeighbour]) -> CloseChunk:
+def chunk(
+    gains: list[float], overlaps: list[int | None], neighbours: list[ColouredNeighbour]
+) -> InspectedChunk:
     spans = [Span(f"<{number}>", overlap) for number, overlap in enumerate(overlaps)]
-    return CloseChunk(ColouredChunk(spans, neighbours), [1.0 + gain for gain in gains], [1.0] * len(gains), 9)
+    return InspectedChunk(
+        ColouredChunk(spans, neighbours), [1.0 + gain for gain in gains], [1.0] * len(gains), 9
+    )
 
 
 def test_the_page_colours_what_it_should() -> None:
     neighbour = ColouredNeighbour("id&", "A <title>", "source", 0.25, [Span("n", 0)], [Span("f", 7)])
     chunks = [chunk([0.0, 0.01, 9.0], [None] * 3, [neighbour]), chunk([0.8, -9.0, 0.4], [0, 6, 12], [])]
-    page = close_page(CloseDocument("doc", "T & t", "source", 2, chunks), "run x")
+    page = inspection_page(InspectedDocument("doc", "T & t", "source", 2, chunks), "run x")
     first, second = page.split('<section id="c')[1:]
     assert "&lt;0&gt;&lt;1&gt;<mark class=b4" in first  # what gained nothing is plain
     assert 'title="1.0 → 1.0"' not in page
@@ -91,14 +95,14 @@ def test_the_page_colours_what_it_should() -> None:
 
 
 def test_a_document_of_one_chunk_has_a_page_without_neighbours() -> None:
-    page = close_page(CloseDocument("doc", "", "source", 2, [chunk([0.0], [None], [])]))
+    page = inspection_page(InspectedDocument("doc", "", "source", 2, [chunk([0.0], [None], [])]))
     assert page.count("<section") == 1
     assert "neighbour 1" not in page
 
 
 def test_the_record_is_plain_json_and_adds_up(workspace: Workspace, model: Retro) -> None:
-    close = look_closely(model, workspace.neighbours("test"), 0, 1, CONFIG)
-    record = json.loads(json.dumps(close_record(close)))
+    inspected = inspect_document(model, workspace.neighbours("test"), 0, 1, CONFIG)
+    record = json.loads(json.dumps(inspection_record(inspected)))
     assert record["off"] == pytest.approx(sum(sum(entry["off"]) for entry in record["chunks"]))
     assert record["chunks"][0]["saved"] == pytest.approx(
         sum(record["chunks"][0]["off"]) - sum(record["chunks"][0]["on"])
@@ -109,7 +113,9 @@ def test_the_record_is_plain_json_and_adds_up(workspace: Workspace, model: Retro
 
 def test_what_cannot_be_looked_at_is_refused(workspace: Workspace, bert: str) -> None:
     with pytest.raises(ConfigError, match="no cross-attention"):
-        look_closely(Retro(baseline_of(small_run(bert)).model), workspace.neighbours("test"), 0, 2, CONFIG)
+        inspect_document(
+            Retro(baseline_of(small_run(bert)).model), workspace.neighbours("test"), 0, 2, CONFIG
+        )
     store = workspace.store("test")
     row = store.documents[1]
     assert find_document(store, row["id"]) == find_document(store, f"{row['source']}/{row['id']}") == 1

@@ -60,12 +60,12 @@ def _list(work: "Workspace", options: Options) -> None:
 
 
 def _write(work: "Workspace", options: Options) -> None:
-    from retro.pages.inspection import close_page, close_record
+    from retro.pages.inspection import inspection_page, inspection_record
 
-    document = work.look_closely(options.name, options.split, options.neighbours, options.document)
+    document = work.inspect_document(options.name, options.split, options.neighbours, options.document)
     origin = {"run": options.name, "split": options.split}
     with atomic_write(options.out) as file:
-        file.write(close_page(document, f"run {options.name} on {options.split}").encode())
-    write_json(options.out.with_suffix(".json"), {**origin, **close_record(document)})
+        file.write(inspection_page(document, f"run {options.name} on {options.split}").encode())
+    write_json(options.out.with_suffix(".json"), {**origin, **inspection_record(document)})
     CONSOLE.print(f"page  {options.out.resolve()}", soft_wrap=True)
     CONSOLE.print(f"json  {options.out.with_suffix('.json').resolve()}", soft_wrap=True)

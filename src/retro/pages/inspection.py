@@ -1,4 +1,4 @@
-"""A closely examined document as one HTML page, in the manner of the paper's tables."""
+"""An inspected document as one HTML page, in the manner of the paper's tables."""
 
 from collections.abc import Sequence
 from html import escape
@@ -8,7 +8,7 @@ from typing import Any
 
 from retro.pages.html import legend_html, neighbour_html, page_html, spans_html
 from retro.pages.record import chunk_record
-from retro.scoring.inspection import CloseChunk, CloseDocument
+from retro.scoring.inspection import InspectedChunk, InspectedDocument
 
 LIMIT = 0.5 / log(2)
 """Bits at which the colour of a gain is full: half a nat, as in the paper."""
@@ -39,7 +39,7 @@ sub {{ line-height: 0; font-size: .75em; }} section h2 span {{ font-weight: 400;
 )
 
 
-def close_page(document: CloseDocument, note: str = "") -> str:
+def inspection_page(document: InspectedDocument, note: str = "") -> str:
     """The page. `note` says where the numbers come from."""
     sections = "".join(_section(number, chunk) for number, chunk in enumerate(document.chunks, start=1))
     body = f"""<p class="note">{escape(" · ".join(filter(None, [document.source, document.id, note])))}</p>
@@ -52,7 +52,7 @@ share with the chunk that comes next. The first chunk sees no neighbour.</p>
     return page_html(document.title or document.id, STYLE, body)
 
 
-def _numbers(document: CloseDocument) -> str:
+def _numbers(document: InspectedDocument) -> str:
     size = max(1, document.num_bytes)
     saved = document.off - document.on
     facts = [
@@ -70,7 +70,7 @@ def _numbers(document: CloseDocument) -> str:
     )
 
 
-def _map(chunks: Sequence[CloseChunk]) -> str:
+def _map(chunks: Sequence[InspectedChunk]) -> str:
     """A bar for every chunk, up for what was saved and down for what was lost, which leads to it."""
     top, bottom = max(0.0, *(chunk.saved for chunk in chunks)), min(0.0, *(chunk.saved for chunk in chunks))
     scale = 100 / ((top - bottom) or 1.0)
@@ -85,7 +85,7 @@ def _map(chunks: Sequence[CloseChunk]) -> str:
     return f'<svg class="map" viewBox="0 0 {10 * max(len(chunks), 24)} 101" preserveAspectRatio="none" role="img">{"".join(bars)}</svg>'
 
 
-def _section(number: int, chunk: CloseChunk) -> str:
+def _section(number: int, chunk: InspectedChunk) -> str:
     off, on = sum(chunk.off), sum(chunk.on)
     verdict = (
         f"{'saves' if chunk.saved >= 0 else 'costs'} {abs(chunk.saved):.1f}"
@@ -114,7 +114,7 @@ def _section(number: int, chunk: CloseChunk) -> str:
     return f'<section id="c{number}"><h2>{head}</h2><div class="row">{row}</div></section>\n'
 
 
-def _gains(chunk: CloseChunk) -> str:
+def _gains(chunk: InspectedChunk) -> str:
     """Tokens coloured by their gain; what gained or lost next to nothing is plain text."""
     rows = zip(chunk.coloured.spans, chunk.off, chunk.on, strict=True)
     parts = []
@@ -146,7 +146,7 @@ def _gain_legend() -> str:
     return f'<p class="legend">{DIFFERENCE} of a token, in bits: {"".join(boxes)}</p>'
 
 
-def close_record(document: CloseDocument) -> dict[str, Any]:
+def inspection_record(document: InspectedDocument) -> dict[str, Any]:
     """Everything that the page shows, as plain JSON; bits are of every token."""
     head = {
         name: getattr(document, name)

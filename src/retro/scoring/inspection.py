@@ -1,4 +1,4 @@
-"""One document looked at closely: what retrieval saved on every token, and what its chunks share with their neighbours."""
+"""One document inspected: what retrieval saved on every token, and what its chunks share with their neighbours."""
 
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ class DocumentGain:
 
 
 @dataclass(frozen=True)
-class CloseChunk:
+class InspectedChunk:
     """A chunk beside its neighbours, with the bits of each of its tokens."""
 
     coloured: ColouredChunk
@@ -49,14 +49,14 @@ class CloseChunk:
 
 
 @dataclass(frozen=True)
-class CloseDocument:
+class InspectedDocument:
     """A document chunk by chunk. The neighbours of its last chunk condition nothing, and are not there."""
 
     id: str
     title: str
     source: str
     num_neighbours: int
-    chunks: list[CloseChunk]
+    chunks: list[InspectedChunk]
 
     @property
     def num_bytes(self) -> int:
@@ -110,9 +110,9 @@ def find_document(store: TokenStore, name: str) -> int:
     return found[0]
 
 
-def look_closely(
+def inspect_document(
     model: LanguageModel, neighbours: Neighbours, document: int, k: int, config: EvaluationConfig
-) -> CloseDocument:
+) -> InspectedDocument:
     """Score one document of the neighbours' store without retrieval and with k neighbours, and compare it with these."""
     if not model.facts.retrieves:
         raise ConfigError(
@@ -127,8 +127,8 @@ def look_closely(
     coloured = colour_chunks(chunks, one.describe(np.arange(len(table) - 1), k), tokenizer)
     spans = zip(table.starts, table.starts + table.lengths, strict=True)
     bits = [(off[start:stop].tolist(), with_neighbours[start:stop].tolist()) for start, stop in spans]
-    close = [
-        CloseChunk(chunk, *pair, num_bytes=int(size))
+    chunks_with_bits = [
+        InspectedChunk(chunk, *pair, num_bytes=int(size))
         for chunk, pair, size in zip(coloured, bits, chunk_bytes(table, tokenizer), strict=True)
     ]
-    return CloseDocument(row["id"], row["title"], row["source"], k, close)
+    return InspectedDocument(row["id"], row["title"], row["source"], k, chunks_with_bits)
