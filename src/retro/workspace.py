@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from retro.comparators.knn_evaluation import KnnEvaluation, evaluate_knn
+from retro.comparators.knn_lm import KnnEvaluation, evaluate_knn
 from retro.config import (
     DatastoreConfig,
     EvaluationConfig,
@@ -21,7 +21,6 @@ from retro.config import (
     RetrievalConfig,
     TrainingConfig,
 )
-from retro.config_json import from_dict
 from retro.corpus.ingest import CorpusWorkspace
 from retro.corpus.readers import FieldMap
 from retro.corpus.tokenizers.tokenizer import Tokenizer
@@ -230,7 +229,7 @@ class Workspace(CorpusWorkspace):
         return load(artifact.path), artifact
 
     def evaluate(
-        self, name: str, split: str, config: EvaluationConfig, progress: Progress | None = None
+        self, name: str, split: str, config: EvaluationConfig, progress: Progress = no_progress
     ) -> Evaluation:
         """Score a run on a split, without retrieval and with every k of the config."""
         model, artifact = self.model(name)
@@ -280,8 +279,8 @@ class Workspace(CorpusWorkspace):
             if document
             else document_gains(evaluation, store, num_neighbours)[0].number
         )
-        config = from_dict(EvaluationConfig, evaluation.artifact.config, str(evaluation.artifact.path))
-        return inspect_document(self.model(name)[0], self.neighbours(split), number, num_neighbours, config)
+        neighbours = self.neighbours(split)
+        return inspect_document(self.model(name)[0], neighbours, number, num_neighbours, evaluation.config)
 
     def knn_lm(
         self,
@@ -290,7 +289,7 @@ class Workspace(CorpusWorkspace):
         evaluation: EvaluationConfig,
         split: str = "test",
         tune_on: str = "valid",
-        progress: Progress | None = None,
+        progress: Progress = no_progress,
     ) -> KnnEvaluation:
         """A run, usually a baseline, as kNN-LM over the training tokens and with a continuous cache; tuned on another split."""
         model, artifact = self.model(name)
@@ -312,7 +311,7 @@ class Workspace(CorpusWorkspace):
         return thinned_neighbours(self.store(split), self.datastore(), folder, fractions, k, seed, progress)
 
     def evaluation_set(
-        self, source: str, fields: FieldMap | None = None, progress: Progress | None = None
+        self, source: str, fields: FieldMap | None = None, progress: Progress = no_progress
     ) -> EvaluationSet:
         """Documents from anywhere (`wikitext-2@test`, a file, a folder) as tokens and neighbours of this workspace."""
         return make_set(
@@ -325,7 +324,7 @@ class Workspace(CorpusWorkspace):
         )
 
     def evaluate_on(
-        self, name: str, found: EvaluationSet, config: EvaluationConfig, progress: Progress | None = None
+        self, name: str, found: EvaluationSet, config: EvaluationConfig, progress: Progress = no_progress
     ) -> Evaluation:
         """Score a run on an evaluation set; the results tell how many of its documents were seen in training or can be retrieved."""
         model, artifact = self.model(name)
@@ -338,7 +337,7 @@ class Workspace(CorpusWorkspace):
         task: str,
         config: EvaluationConfig,
         source: str = "",
-        progress: Progress | None = None,
+        progress: Progress = no_progress,
     ) -> TaskResult:
         """Score a run on a task with prompts and targets, with neighbours from the live datastore."""
         source = source_of(task, source)

@@ -118,11 +118,6 @@ def test_a_split_of_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_folders_are_called_as_their_sources() -> None:
-    assert [
-        name_of(source) for source in ("some/articles.jsonl.gz", "a/my texts/", "hf:owner/name@test")
-    ] == [
-        "articles",
-        "my-texts",
-        "name@test",
-    ]
+    sources = ("some/articles.jsonl.gz", "a/my texts/", "hf:owner/name@test")
+    assert [name_of(source) for source in sources] == ["articles", "my-texts", "name@test"]
     assert sets.source_fingerprint("stdlib") != sets.source_fingerprint("stdlib@test")

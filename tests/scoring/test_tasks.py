@@ -6,10 +6,8 @@ import pytest
 
 from retro.cli.main import main
 from retro.errors import ConfigError, DataError
-from retro.scoring.lambada import last_word_metrics, last_words
-from retro.scoring.summaries import summary_pairs
 from retro.scoring.targets import TargetScores
-from retro.scoring.tasks import source_of
+from retro.scoring.tasks import last_word_metrics, last_words, source_of, summary_pairs
 from retro.workspace import Workspace
 from tests.scoring.runs import workspace_with_run
 from tests.workspaces import small_run

@@ -13,7 +13,7 @@ from retro.corpus.readers.records import FieldMap
 if TYPE_CHECKING:
     from retro.scoring.evaluate import Evaluation
     from retro.scoring.intervals import Interval
-    from retro.scoring.seen import Seen
+    from retro.scoring.sets import Seen
     from retro.workspace import Workspace
 
 

@@ -1,7 +1,6 @@
 """The evaluation stage: a model on a token store, without retrieval and with several k, chunk by chunk."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,17 @@ from typing import Any
 import numpy as np
 
 from retro.config import EvaluationConfig
-from retro.config_json import to_dict
+from retro.config_json import from_dict, to_dict
 from retro.model.protocol import LanguageModel
 from retro.retrieval.neighbours import Neighbours
-from retro.scoring.bits_per_byte import Keep, Scores, chunk_bytes, score
+from retro.scoring.bits_per_byte import Metrics, Scores, Sizes, chunk_bytes, measure, score
 from retro.scoring.intervals import Interval
 from retro.scoring.leakage import FilteredScore, chunk_overlaps, filtered_bits_per_byte, overlap_histogram
-from retro.scoring.perplexity import Metrics, Sizes, measure
-from retro.stages.progress import Progress, at_step
+from retro.stages.parts import ARRAY, Parts
+from retro.stages.progress import Progress, at_step, no_progress
 from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
 
+COMMAND = "retro evaluate WORK RUN"
 OFF = "off"
 
 
@@ -28,7 +28,7 @@ def on(k: int) -> str:
 
 
 class Evaluation:
-    """What was measured: the bits of every token in every mode, and what follows from them."""
+    """What was measured: the bits of every document and chunk in every mode, and what follows from them."""
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
@@ -38,7 +38,11 @@ class Evaluation:
 
     @staticmethod
     def open(path: str | Path) -> "Evaluation":
-        return Evaluation(open_artifact(Path(path), "evaluation", f"retro evaluate MODEL --out {path}"))
+        return Evaluation(open_artifact(Path(path), "evaluation", COMMAND))
+
+    @property
+    def config(self) -> EvaluationConfig:
+        return from_dict(EvaluationConfig, self.artifact.config, str(self.artifact.path))
 
     @property
     def modes(self) -> list[str]:
@@ -74,50 +78,37 @@ def evaluate(
     neighbours: Neighbours,
     path: Path,
     config: EvaluationConfig,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     facts: dict[str, Any] | None = None,
 ) -> Evaluation:
-    """Score the neighbours' token store with the model; what was scored before an interruption is not scored again.
+    """Score the neighbours' token store with the model; after an interruption, only what is still missing.
 
     `facts` about the documents go into the results as they are.
     """
     store = neighbours.store
     ks = config.num_neighbours if model.facts.retrieves else ()
 
-    def score_mode(stage: Stage, mode: str, k: int) -> Scores:
-        told = at_step(progress, mode) if progress else None
-        return score(model, store, config, neighbours if k else None, k, told, _kept_in(stage, mode))
-
     def work(stage: Stage) -> None:
-        scores = {OFF: score_mode(stage, OFF, 0)} | {on(k): score_mode(stage, on(k), k) for k in ks}
+        scores = {}
+        for k in (0, *ks):
+            mode = on(k) if k else OFF
+            # Parts of a mode are named by their number alone, so that each mode needs a folder of its own.
+            keep = Parts(stage.scratch(mode), ARRAY).keep
+            given = neighbours if k else None
+            scores[mode] = score(model, store, config, given, k, at_step(progress, mode), keep)
         arrays, results = _summarise(scores, neighbours, config)
         with stage.write("scores.npz") as file:
             np.savez(file, allow_pickle=False, **arrays)
         with stage.write("results.json") as file:
             file.write(json.dumps(results | (facts or {}), indent=2).encode())
-        for part in stage.path.glob("*.part.npy"):
-            part.unlink()
         stage.counts.update(documents=len(store), tokens=len(store.tokens), bytes=int(store.num_bytes.sum()))
 
-    inputs = {"model": model_fingerprint, "tokens": store.fingerprint, "neighbours": neighbours.fingerprint}
-    return Evaluation(
-        run_stage(path, "evaluation", to_dict(config), inputs, work, f"retro evaluate MODEL --out {path}")
-    )
-
-
-def _kept_in(stage: Stage, mode: str) -> Keep:
-    """Keeps the bits of every part of a mode in a file of the unfinished folder."""
-
-    def keep(number: int, make: Callable[[], np.ndarray]) -> np.ndarray:
-        name = f"{mode}-{number:06}.part.npy"
-        if not stage.has(name):
-            bits = make()
-            with stage.write(name) as file:
-                np.save(file, bits)
-            return bits
-        return np.load(stage.file(name))
-
-    return keep
+    inputs = {
+        "model": model_fingerprint,
+        "tokens": store.fingerprint,
+        "neighbours": neighbours.fingerprint,
+    }
+    return Evaluation(run_stage(path, "evaluation", to_dict(config), inputs, work, COMMAND))
 
 
 def _summarise(
@@ -125,37 +116,41 @@ def _summarise(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays that comparisons need, and the results."""
     store, table, tokenizer = neighbours.store, neighbours.table, neighbours.datastore.tokenizer
-    sizes, sources = (
-        Sizes.of(store, tokenizer),
-        np.array([document["source"] for document in store.documents]),
-    )
+    sizes = Sizes.of(store, tokenizer)
     chunks = {
         "num_bytes": chunk_bytes(table, tokenizer),
         "overlaps": chunk_overlaps(neighbours, config.leakage_neighbours),
+        "documents": table.documents,
     }
-    chunks["documents"] = table.documents
-    arrays = {
-        **chunks,
+    documents = {
         "document_bytes": sizes.num_bytes,
         "document_tokens": sizes.num_tokens,
         "document_words": sizes.num_words,
     }
-    by_document, by_chunk = {}, {}
-    for mode, scored in scores.items():
-        by_document[mode] = arrays[f"documents/{mode}"] = scored.by_document()
-        by_chunk[mode] = arrays[f"chunks/{mode}"] = scored.by_chunk(table)
+    by_document = {mode: scored.by_document() for mode, scored in scores.items()}
+    by_chunk = {mode: scored.by_chunk(table) for mode, scored in scores.items()}
     results = {
         "modes": {mode: asdict(measure(bits, sizes)) for mode, bits in by_document.items()},
-        "sources": {
-            source: {
-                mode: asdict(measure(bits, sizes, sources == source)) for mode, bits in by_document.items()
-            }
-            for source in sorted(set(sources.tolist()))
-        },
+        "sources": _by_source(by_document, sizes, neighbours),
         "overlap": [asdict(part) for part in overlap_histogram(chunks["overlaps"], chunks["num_bytes"])],
         "filtered": {
             mode: [asdict(entry) for entry in filtered_bits_per_byte(bits, **chunks)]
             for mode, bits in by_chunk.items()
         },
     }
+    arrays = {**chunks, **documents}
+    arrays |= {f"documents/{mode}": bits for mode, bits in by_document.items()}
+    arrays |= {f"chunks/{mode}": bits for mode, bits in by_chunk.items()}
     return arrays, results
+
+
+def _by_source(
+    by_document: dict[str, np.ndarray], sizes: Sizes, neighbours: Neighbours
+) -> dict[str, dict[str, Any]]:
+    """The metrics of every source in every mode."""
+    sources = np.array([document["source"] for document in neighbours.store.documents])
+    found: dict[str, dict[str, Any]] = {}
+    for source in sorted(set(sources.tolist())):
+        own = sources == source
+        found[source] = {mode: asdict(measure(bits, sizes, own)) for mode, bits in by_document.items()}
+    return found
