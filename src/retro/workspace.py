@@ -29,6 +29,7 @@ from retro.errors import ArtifactError, ConfigError
 from retro.fitting.baseline import retrofit
 from retro.generation.sampler import Sampler
 from retro.generation.search import Passages
+from retro.machine import best_device
 from retro.model.protocol import LanguageModel, ModelFacts, TrainableModel
 from retro.model.weights import WEIGHTS
 from retro.retrieval.datastore.build import build_datastore
@@ -226,7 +227,7 @@ class Workspace(CorpusWorkspace):
             raise ArtifactError(
                 f"{artifact.path} was trained on other tokens than {self.tokens_path} holds; expected the same; train it again"
             )
-        return load(artifact.path), artifact
+        return load(artifact.path).to(best_device()), artifact
 
     def evaluate(
         self, name: str, split: str, config: EvaluationConfig, progress: Progress = no_progress
