@@ -11,7 +11,7 @@ import torch
 from retro.config import EvaluationConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
-from retro.errors import DataError
+from retro.errors import ConfigError, DataError
 from retro.model.protocol import LanguageModel
 from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.neighbours import Neighbours
@@ -84,6 +84,8 @@ def score(
     """
     expect_on_grid(config, model.facts.chunk_len)
     expect_same_vocabulary(model, store)
+    if neighbours is not None:
+        expect_saved(neighbours, k)
     table = neighbours.table if neighbours is not None else ChunkTable(store, model.facts.chunk_len)
     # In float64: a corpus has more tokens than float32 could sum without loss.
     bits = np.zeros(len(store.tokens), dtype=np.float64)
@@ -110,6 +112,17 @@ def expect_same_vocabulary(model: LanguageModel, store: TokenStore) -> None:
         raise DataError(
             f"{store.artifact.path} has a vocabulary of {found}; "
             f"expected the model's {model.facts.vocab_size}; name a run with the same tokenizer"
+        )
+
+
+def expect_saved(neighbours: Neighbours, k: int) -> None:
+    """Refuse more neighbours than there are: scores of fewer would bear the name of more."""
+    saved = neighbours.max_neighbours
+    if k > saved:
+        raise ConfigError(
+            f"num_neighbours is {k}, and {neighbours.artifact.path} has {saved} saved for each chunk; "
+            f"expected at most {saved}; "
+            f"run: retro build WORK --num-neighbours {k}, and then: retro neighbours WORK"
         )
 
 

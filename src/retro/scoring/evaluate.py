@@ -11,7 +11,7 @@ from retro.config import EvaluationConfig
 from retro.config_json import from_dict, to_dict
 from retro.model.protocol import LanguageModel
 from retro.retrieval.neighbours import Neighbours
-from retro.scoring.bits_per_byte import Metrics, Scores, Sizes, chunk_bytes, measure, score
+from retro.scoring.bits_per_byte import Metrics, Scores, Sizes, chunk_bytes, expect_saved, measure, score
 from retro.scoring.intervals import Interval
 from retro.scoring.leakage import FilteredScore, chunk_overlaps, filtered_bits_per_byte, overlap_histogram
 from retro.stages.parts import ARRAY, Parts
@@ -87,6 +87,8 @@ def evaluate(
     """
     store = neighbours.store
     ks = config.num_neighbours if model.facts.retrieves else ()
+    # Before the first window, not after hours of scoring without retrieval.
+    expect_saved(neighbours, max(ks, default=0))
 
     def work(stage: Stage) -> None:
         scores = {}
