@@ -38,7 +38,7 @@ from retro.retrieval.neighbours import Neighbours, find_neighbours
 from retro.retrieval.retriever import Retriever
 from retro.retrieval.thinning import thinned_neighbours
 from retro.run import Origin, load, make_model
-from retro.scoring.evaluate import Evaluation, evaluate
+from retro.scoring.evaluate import Evaluation, evaluate, evaluation_folder
 from retro.scoring.inspection import (
     DocumentGain,
     InspectedDocument,
@@ -46,7 +46,7 @@ from retro.scoring.inspection import (
     find_document,
     inspect_document,
 )
-from retro.scoring.sets import EvaluationSet, make_set, name_of
+from retro.scoring.sets import EvaluationSet, make_set, name_of, set_folder
 from retro.scoring.tasks import TaskResult, evaluate_task, source_of
 from retro.stages.executor import Executor
 from retro.stages.files import file_checksum
@@ -71,7 +71,7 @@ class Workspace(CorpusWorkspace):
         return self.path / "neighbours" / split
 
     def evaluation_path(self, name: str, split: str) -> Path:
-        return self.path / "evaluations" / f"{name}-{split}"
+        return evaluation_folder(self.path, name, split)
 
     def build(
         self, config: DatastoreConfig, progress: Progress | None = None, also: Sequence[Path] = ()
@@ -317,7 +317,7 @@ class Workspace(CorpusWorkspace):
         """Documents from anywhere (`wikitext-2@test`, a file, a folder) as tokens and neighbours of this workspace."""
         return make_set(
             source,
-            self.path / "sets" / name_of(source),
+            set_folder(self.path / "sets", source, fields),
             self.datastore(),
             self.corpus().train,
             fields,

@@ -6,6 +6,7 @@ import pytest
 
 from retro.cli.main import main
 from retro.errors import ConfigError, DataError
+from retro.scoring.sets import name_of
 from retro.scoring.targets import TargetScores
 from retro.scoring.tasks import last_word_metrics, last_words, source_of, summary_pairs
 from retro.workspace import Workspace
@@ -65,7 +66,7 @@ def test_a_task_is_finished_once_and_reused(work: Workspace, tmp_path: Path, sta
     source, config = jsonl(tmp_path / "passages.jsonl", *passages), small_run(static_encoder).evaluation
     result = work.evaluate_task("retro", "lambada", config, source)
     assert list(result.modes) == ["off", "on-1", "on-2"]
-    assert result.artifact.path == work.path / "evaluations" / "retro-lambada-passages"
+    assert result.artifact.path == work.path / "evaluations" / "retro" / f"lambada-{name_of(source)}"
     assert result.seen.documents == 3
     assert result.seen.count == 0
     with np.load(result.artifact.file("scores.npz")) as arrays:

@@ -16,7 +16,7 @@ from retro.scoring.intervals import Interval
 from retro.scoring.leakage import FilteredScore, chunk_overlaps, filtered_bits_per_byte, overlap_histogram
 from retro.stages.parts import ARRAY, Parts
 from retro.stages.progress import Progress, at_step, no_progress
-from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
+from retro.stages.stage import MANIFEST, Artifact, Stage, open_artifact, run_stage
 
 COMMAND = "retro evaluate WORK RUN"
 OFF = "off"
@@ -70,6 +70,22 @@ class Evaluation:
 
     def chunk_bits(self, mode: str) -> np.ndarray:
         return self.arrays[f"chunks/{mode}"]
+
+
+def evaluation_folder(work: Path, run: str, name: str) -> Path:
+    """The folder for the evaluation of a run on a split, a set or a task: `evaluations/RUN/NAME`.
+
+    It was `evaluations/RUN-NAME` before, which could be that of another run on a set with a longer name; a
+    folder from then is taken if its manifest names this run.
+    """
+    # A run is told by its fingerprint, which both manifests hold; runs without one were not trained here.
+    former = work / "evaluations" / f"{run}-{name}"
+    manifests = [folder / MANIFEST for folder in (former, work / "runs" / run)]
+    if all(manifest.exists() for manifest in manifests):
+        evaluated, trained = (json.loads(manifest.read_text()) for manifest in manifests)
+        if evaluated["inputs"].get("model") == trained["fingerprint"]:
+            return former
+    return work / "evaluations" / run / name
 
 
 def evaluate(

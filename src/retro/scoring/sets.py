@@ -4,6 +4,7 @@ Documents from elsewhere may be no news to a model, so it is counted which of th
 text or the datastore as well: leakage of whole documents, in plain sight.
 """
 
+import hashlib
 import json
 import re
 import shutil
@@ -69,10 +70,35 @@ class EvaluationSet:
 
 
 def name_of(source: str) -> str:
-    """A set's folder is called as in the catalogue, or as its file or folder without endings."""
+    """A set's folder is called as in the catalogue, or as its file or folder with some digits of the path."""
+    if source.partition("@")[0] in READERS:
+        return _plain(source)
+    # Files of one name in different folders are two sets; one file is one set, however its path is written.
+    # What is no path, as a name of the hub, does not depend on the folder that the command is run in.
+    address = str(Path(source).resolve()) if Path(source).exists() else source
+    digits = hashlib.sha256(address.encode()).hexdigest()[:8]
+    return f"{_former_name_of(source)}-{digits}"
+
+
+def _former_name_of(source: str) -> str:
+    """What a set's folder was called before it told files of one name apart."""
     is_listed = source.partition("@")[0] in READERS
-    base = source if is_listed else Path(source).resolve().name.partition(".")[0]
-    return re.sub(r"[^\w@-]+", "-", base).strip("-") or "set"
+    return _plain(source if is_listed else Path(source).resolve().name.partition(".")[0])
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^\w@-]+", "-", name).strip("-") or "set"
+
+
+def set_folder(sets: Path, source: str, fields: FieldMap | None = None) -> Path:
+    """The folder of a source below `sets`, or one of its former name that holds these very documents."""
+    # The former name may belong to another file of the same name, so that the documents must be the same.
+    former = sets / _former_name_of(source)
+    if (former / "tokens").exists():
+        found = TokenStore.open(former / "tokens").artifact.inputs["documents"]
+        if found == source_fingerprint(source, fields):
+            return former
+    return sets / name_of(source)
 
 
 def documents_of(source: str, fields: FieldMap | None = None) -> Iterator[Document]:
