@@ -35,10 +35,11 @@ from retro.model.weights import WEIGHTS
 from retro.retrieval.datastore.build import build_datastore
 from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours, find_neighbours
+from retro.retrieval.pinned import open_pinned
 from retro.retrieval.retriever import Retriever
 from retro.retrieval.thinning import thinned_neighbours
 from retro.run import Origin, load, make_model
-from retro.scoring.evaluate import Evaluation, evaluate, evaluation_folder
+from retro.scoring.evaluate import NEIGHBOURS, Evaluation, evaluate, evaluation_folder
 from retro.scoring.inspection import (
     DocumentGain,
     InspectedDocument,
@@ -244,27 +245,21 @@ class Workspace(CorpusWorkspace):
         )
 
     def evaluation(self, name: str, split: str) -> Evaluation:
-        """The finished evaluation of a run, which must be of its weights and of the neighbours as they are now."""
-        path, command = (
-            self.evaluation_path(name, split),
-            f"retro evaluate {self.path} {name} --split {split}",
-        )
+        """The finished evaluation of a run, which must be of its weights; with the neighbours that it was made with."""
+        path = self.evaluation_path(name, split)
+        command = f"retro evaluate {self.path} {name} --split {split}"
         if not path.exists():
             raise ArtifactError(
                 f"{path} does not exist; expected the evaluation of {name!r} on {split}; run: {command}"
             )
         evaluation = Evaluation.open(path)
-        now = {"model": self.model(name)[1].fingerprint, "neighbours": self.neighbours(split).fingerprint}
-        changed = [
-            f"other {what}"
-            for what, fingerprint in now.items()
-            if evaluation.artifact.inputs[what] != fingerprint
-        ]
-        if changed:
-            raise ArtifactError(
-                f"{path} was made with {' and '.join(changed)} than are here now; remove it and run: {command}"
-            )
+        evaluation.expect(self.model(name)[1].fingerprint, self.evaluated_neighbours(name, split), command)
         return evaluation
+
+    def evaluated_neighbours(self, name: str, split: str) -> Neighbours:
+        """The neighbours that a run was scored with, whatever was added to the datastore since."""
+        folder = self.evaluation_path(name, split) / NEIGHBOURS
+        return open_pinned(folder, self.store(split), self.datastore()) or self.neighbours(split)
 
     def document_gains(self, name: str, split: str, num_neighbours: int = 2) -> list[DocumentGain]:
         """What retrieval saved on every document of an evaluated split, the largest gain first."""
@@ -280,7 +275,7 @@ class Workspace(CorpusWorkspace):
             if document
             else document_gains(evaluation, store, num_neighbours)[0].number
         )
-        neighbours = self.neighbours(split)
+        neighbours = self.evaluated_neighbours(name, split)
         return inspect_document(self.model(name)[0], neighbours, number, num_neighbours, evaluation.config)
 
     def knn_lm(

@@ -93,6 +93,7 @@ def test_an_interrupted_mode_goes_on_where_it_was(
     assert resumed.results == whole.results
     assert sorted(path.name for path in (tmp_path / "broken").iterdir()) == [
         "manifest.json",
+        "neighbours",
         "results.json",
         "scores.npz",
     ]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from retro.scoring.evaluate import Evaluation
     from retro.scoring.intervals import Interval
     from retro.scoring.sets import Seen
+    from retro.stages.stage import Artifact
     from retro.workspace import Workspace
 
 
@@ -52,6 +53,7 @@ def main(arguments: list[str]) -> None:
         with RichNarrator().progress(f"Evaluating {options.name}") as told:
             evaluation = work.evaluate(options.name, options.split, options.evaluation, told)
         _show(evaluation, f"{options.name} on {options.split}")
+        _tell_version(work, evaluation.artifact)
 
 
 def _run_task(work: "Workspace", options: Options) -> None:
@@ -62,6 +64,7 @@ def _run_task(work: "Workspace", options: Options) -> None:
         [mode, *(_with_interval(metrics[name]) for name in names)] for mode, metrics in result.modes.items()
     ]
     print_table(f"{options.name} on {result.artifact.counts['items']:,} items", ["retrieval", *names], rows)
+    _tell_version(work, result.artifact)
     _warn(result.seen)
 
 
@@ -86,6 +89,7 @@ def _run_set(work: "Workspace", options: Options) -> None:
             for g in groups
         ]
         print_table("bits per byte by what the datastore knows of them", headings, rows)
+    _tell_version(work, evaluation.artifact)
     _warn(found.seen)
 
 
@@ -135,6 +139,15 @@ def _print_modes(title: str, evaluation: "Evaluation") -> None:
 
 def _with_interval(value: "Interval") -> str:
     return f"{value.estimate:.4g} ({value.low:.4g} – {value.high:.4g})"
+
+
+def _tell_version(work: "Workspace", artifact: "Artifact") -> None:
+    """Say so where a finished evaluation is shown that was made with an earlier version of the datastore."""
+    from retro.scoring.evaluate import version_note
+
+    note = version_note(artifact, work.datastore())
+    if note:
+        CONSOLE.print(note, soft_wrap=True, markup=False, highlight=False)
 
 
 def _warn(seen: "Seen") -> None:

@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(
             f"--out is {options.out}; expected the name of a page, such as closely.html, beside which the JSON is written"
         )
+    from retro.scoring.evaluate import version_note
     from retro.workspace import Workspace
 
     work = Workspace(options.work)
@@ -46,6 +47,9 @@ def main(arguments: list[str]) -> None:
         _list(work, options)
     else:
         _write(work, options)
+    note = version_note(work.evaluation(options.name, options.split).artifact, work.datastore())
+    if note:
+        CONSOLE.print(note, soft_wrap=True, markup=False, highlight=False)
 
 
 def _list(work: "Workspace", options: Options) -> None:

@@ -1,4 +1,8 @@
-"""The evaluation stage: a model on a token store, without retrieval and with several k, chunk by chunk."""
+"""The evaluation stage: a model on a token store, without retrieval and with several k, chunk by chunk.
+
+An evaluation belongs to the neighbours it was made with. They are pinned in its folder, so that it can be
+opened, inspected and, if it was interrupted, finished, whatever was added to the datastore since.
+"""
 
 import json
 from dataclasses import asdict
@@ -9,8 +13,11 @@ import numpy as np
 
 from retro.config import EvaluationConfig
 from retro.config_json import from_dict, to_dict
+from retro.errors import ArtifactError
 from retro.model.protocol import LanguageModel
+from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours
+from retro.retrieval.pinned import PinnedNeighbours, open_pinned, pin
 from retro.scoring.bits_per_byte import Metrics, Scores, Sizes, chunk_bytes, expect_saved, measure, score
 from retro.scoring.intervals import Interval
 from retro.scoring.leakage import FilteredScore, chunk_overlaps, filtered_bits_per_byte, overlap_histogram
@@ -20,6 +27,10 @@ from retro.stages.stage import MANIFEST, Artifact, Stage, open_artifact, run_sta
 
 COMMAND = "retro evaluate WORK RUN"
 OFF = "off"
+NEIGHBOURS = "neighbours"
+"""The folder in an evaluation's own that holds the neighbours it was made with."""
+VERSION = "datastore_version"
+"""The count of a manifest that says with which version of the datastore it was made."""
 
 
 def on(k: int) -> str:
@@ -71,6 +82,21 @@ class Evaluation:
     def chunk_bits(self, mode: str) -> np.ndarray:
         return self.arrays[f"chunks/{mode}"]
 
+    def expect(self, model_fingerprint: str, neighbours: Neighbours, command: str = COMMAND) -> None:
+        """Refuse if the model is another now, or if `neighbours` are not those that were scored with.
+
+        Pinned neighbours are, unless some of them have been deleted since.
+        """
+        inputs = self.artifact.inputs
+        changed = ["other model"] if inputs["model"] != model_fingerprint else []
+        if inputs["neighbours"] != neighbours.fingerprint or _num_deleted(neighbours, self.config):
+            changed.append("other neighbours")
+        if changed:
+            raise ArtifactError(
+                f"{self.artifact.path} was made with {' and '.join(changed)} than are here now; "
+                f"remove it and run: {command}"
+            )
+
 
 def evaluation_folder(work: Path, run: str, name: str) -> Path:
     """The folder for the evaluation of a run on a split, a set or a task: `evaluations/RUN/NAME`.
@@ -88,6 +114,18 @@ def evaluation_folder(work: Path, run: str, name: str) -> Path:
     return work / "evaluations" / run / name
 
 
+def version_note(artifact: Artifact, datastore: Datastore) -> str:
+    """A line for people if scores were made with an earlier version of the datastore; empty otherwise."""
+    made = artifact.counts.get(VERSION)
+    now = datastore.snapshot().version.number
+    if made in (None, now):
+        return ""
+    return (
+        f"{artifact.path} was made with version {made} of the datastore, which is at version {now} now; "
+        "to score with what it holds today, remove that folder and run the same command again"
+    )
+
+
 def evaluate(
     model: LanguageModel,
     model_fingerprint: str,
@@ -99,34 +137,62 @@ def evaluate(
 ) -> Evaluation:
     """Score the neighbours' token store with the model; after an interruption, only what is still missing.
 
-    `facts` about the documents go into the results as they are.
+    An evaluation that was begun keeps the neighbours that it was begun with. `facts` about the documents go
+    into the results as they are.
     """
     store = neighbours.store
     ks = config.num_neighbours if model.facts.retrieves else ()
+    begun_with = _begun_with(path, neighbours)
     # Before the first window, not after hours of scoring without retrieval.
-    expect_saved(neighbours, max(ks, default=0))
+    expect_saved(begun_with or neighbours, max(ks, default=0))
+    if begun_with is not None and _num_deleted(begun_with, config):
+        raise ArtifactError(
+            f"{path} was made with other neighbours than are here now, as some were deleted from the "
+            f"datastore; remove {begun_with.artifact.path.parent} and run: {COMMAND}"
+        )
 
     def work(stage: Stage) -> None:
+        # Pinned before anything is scored: all parts of an evaluation see the same neighbours.
+        pinned = begun_with or pin(neighbours, stage.file(NEIGHBOURS))
         scores = {}
         for k in (0, *ks):
             mode = on(k) if k else OFF
             # Parts of a mode are named by their number alone, so that each mode needs a folder of its own.
             keep = Parts(stage.scratch(mode), ARRAY).keep
-            given = neighbours if k else None
+            given = pinned if k else None
             scores[mode] = score(model, store, config, given, k, at_step(progress, mode), keep)
-        arrays, results = _summarise(scores, neighbours, config)
+        arrays, results = _summarise(scores, pinned, config)
         with stage.write("scores.npz") as file:
             np.savez(file, allow_pickle=False, **arrays)
         with stage.write("results.json") as file:
             file.write(json.dumps(results | (facts or {}), indent=2).encode())
         stage.counts.update(documents=len(store), tokens=len(store.tokens), bytes=int(store.num_bytes.sum()))
+        stage.counts[VERSION] = pinned.version
 
+    # Its own neighbours, if it has any, are what an evaluation is opened or resumed with, not those of today.
     inputs = {
         "model": model_fingerprint,
         "tokens": store.fingerprint,
-        "neighbours": neighbours.fingerprint,
+        "neighbours": (begun_with or neighbours).fingerprint,
     }
     return Evaluation(run_stage(path, "evaluation", to_dict(config), inputs, work, COMMAND))
+
+
+def _begun_with(path: Path, neighbours: Neighbours) -> PinnedNeighbours | None:
+    """The neighbours of an evaluation that is finished or was begun in this folder."""
+    for folder in (path, path.with_name(path.name + ".partial")):
+        found = open_pinned(folder / NEIGHBOURS, neighbours.store, neighbours.datastore)
+        if found is not None:
+            return found
+    return None
+
+
+def _num_deleted(neighbours: Neighbours, config: EvaluationConfig) -> int:
+    """How many of the neighbours that an evaluation reads were deleted since they were pinned."""
+    # Others have a fingerprint that changes with every deletion, and need no counting.
+    if not isinstance(neighbours, PinnedNeighbours):
+        return 0
+    return neighbours.num_deleted(max((config.leakage_neighbours, *config.num_neighbours)))
 
 
 def _summarise(

@@ -20,12 +20,12 @@ from retro.errors import ConfigError, DataError
 from retro.model.protocol import LanguageModel
 from retro.retrieval.chunks import short_hash
 from retro.retrieval.retriever import Retriever
-from retro.scoring.evaluate import OFF, on
+from retro.scoring.evaluate import OFF, VERSION, on
 from retro.scoring.intervals import Interval, bootstrap_ratio
 from retro.scoring.sets import Seen, documents_of, find_seen, source_fingerprint
 from retro.scoring.targets import TargetScores, encode_pair, score_targets
 from retro.stages.progress import Progress, no_progress
-from retro.stages.stage import Artifact, Stage, run_stage
+from retro.stages.stage import MANIFEST, Artifact, Stage, run_stage
 
 LAMBADA = "lambada"
 """The catalogue's name of LAMBADA's test passages, and the name of the task."""
@@ -129,7 +129,11 @@ def evaluate_task(
     config: EvaluationConfig,
     progress: Progress = no_progress,
 ) -> TaskResult:
-    """Score a run on a task, and write metrics and the scores of every item below `path`."""
+    """Score a run on a task, and write metrics and the scores of every item below `path`.
+
+    What was scored with an earlier version of the datastore stays as it is; its counts name the version.
+    """
+    version = retriever.datastore.snapshot().version
     ks = (0, *(config.num_neighbours if model.facts.retrieves else ()))
 
     def work(stage: Stage) -> None:
@@ -145,16 +149,24 @@ def evaluate_task(
         seen = find_seen(numbers, hashes, [item.tokens for item in items], retriever.datastore, training)
         _write(stage, TASKS[task], scores, seen)
         stage.counts.update(items=len(items), tokens=int(sum(len(item.tokens) for item in items)))
+        stage.counts[VERSION] = version.number
 
     inputs = {
         "model": model_fingerprint,
         "source": source_fingerprint(source),
-        "datastore": retriever.datastore.snapshot().version.lineage,
+        "datastore": _scored_with(path) or version.lineage,
         "training": training.fingerprint,
     }
     settings = {**to_dict(config), "task": task}
     command = f"retro evaluate WORK RUN --task {task}"
     return TaskResult.read(run_stage(path, "task", settings, inputs, work, command))
+
+
+def _scored_with(path: Path) -> str:
+    """The lineage of the datastore that a finished task was scored with."""
+    manifest = path / MANIFEST
+    found: str = json.loads(manifest.read_text())["inputs"].get("datastore", "") if manifest.exists() else ""
+    return found
 
 
 def _write(stage: Stage, task: Task, scores: dict[str, TargetScores], seen: Seen) -> None:
