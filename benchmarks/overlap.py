@@ -1,5 +1,4 @@
-"""The longest common substring of chunks and their neighbours against a plain dynamic programme and against
-difflib.
+"""The longest common substring of chunks and neighbours, against a plain dynamic programme and difflib.
 
     python benchmarks/overlap.py [--pairs 100000]
 
@@ -59,7 +58,8 @@ def main() -> None:
     found = longest_common_substring(chunks, retrieved, 0)
     ours = (time.perf_counter() - started) / (num_chunks * NEIGHBOURS)
     print(
-        f"{num_chunks * NEIGHBOURS:,} pairs of {CHUNK} × {RETRIEVED} tokens: {ours * num_chunks * NEIGHBOURS:.2f} s, {ours * 1e6:.1f} µs a pair"
+        f"{num_chunks * NEIGHBOURS:,} pairs of {CHUNK} × {RETRIEVED} tokens: "
+        f"{ours * num_chunks * NEIGHBOURS:.2f} s, {ours * 1e6:.1f} µs a pair"
     )
     for name, longest in (("a plain dynamic programme", plain), ("difflib", library)):
         started = time.perf_counter()

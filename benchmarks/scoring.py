@@ -1,6 +1,7 @@
 """Scoring against the model's bare forward over the same windows, with retrieval and without.
 
-    python benchmarks/scoring.py [--source licences] [--encoder static] [--work FOLDER] [--batches 6] [--rounds 5]
+    python benchmarks/scoring.py [--source licences] [--encoder static] [--work FOLDER]
+                                 [--batches 6] [--rounds 5]
 
 Bare is `model(...)`, all logits of every window, on batches that are prepared beforehand; scoring makes the
 batches, reads the neighbours and turns logits into bits as `retro evaluate` does. A token of two windows is
@@ -30,7 +31,8 @@ from retro.corpus.ingest import ingest
 from retro.jobs.retrieval import build, find_neighbours
 from retro.model.retro import Retro
 from retro.retrieval.neighbours import Neighbours
-from retro.scoring.bits_per_byte import Window, batch_inputs, batches_of, score_batch, windows_of
+from retro.scoring.bits_per_byte import score_batch
+from retro.scoring.windows import Window, batch_inputs, batches_of, windows_of
 from retro.workspace import Workspace
 
 KS = (0, 2, 10)
@@ -53,8 +55,13 @@ def models(vocab_size: int, pad_id: int) -> dict[str, ModelConfig]:
     """The recipe `tiny`, and the 12 × 768 of `training_step.py`."""
     encoder = EncoderConfig(d_model=512, num_layers=2, num_heads=8, head_dim=64, ffw_dim=2048)
     large = ModelConfig(
-        d_model=768, num_layers=12, num_heads=12, head_dim=64, ffw_dim=3072, retrieval=RetrievalConfig(cross_attention_layers=(6, 9, 12), encoder=encoder),
-    )  # fmt: skip
+        d_model=768,
+        num_layers=12,
+        num_heads=12,
+        head_dim=64,
+        ffw_dim=3072,
+        retrieval=RetrievalConfig(cross_attention_layers=(6, 9, 12), encoder=encoder),
+    )
     configs = {"tiny": recipes.get("tiny").model, "12 × 768": large}
     return {
         name: dataclasses.replace(config, vocab_size=vocab_size, pad_id=pad_id)
@@ -105,9 +112,10 @@ def main() -> None:
                 seconds = interleaved_medians(
                     candidates(model, neighbours, batches, k), rounds=options.rounds, warmup=1
                 )
+                bare, scoring = seconds["bare"], seconds["scoring"]
                 print(
-                    f"{name}, {title}, k {k}: scoring runs at {seconds['bare'] / seconds['scoring']:.2f} of the bare forward "
-                    f"({num_tokens / seconds['scoring']:,.0f} tokens/s, bare {num_tokens / seconds['bare']:,.0f})"
+                    f"{name}, {title}, k {k}: scoring runs at {bare / scoring:.2f} of the bare forward "
+                    f"({num_tokens / scoring:,.0f} tokens/s, bare {num_tokens / bare:,.0f})"
                 )
 
 

@@ -87,9 +87,9 @@ def test_text_to_sample_by_commands(
     shown = capsys.readouterr().out
     assert "on-2" in shown
     off = [
-        json.loads((tmp_path / "work" / "evaluations" / f"{name}-test" / "results.json").read_text())[
-            "modes"
-        ]["off"]
+        json.loads((tmp_path / "work" / "evaluations" / name / "test" / "results.json").read_text())["modes"][
+            "off"
+        ]
         for name in ("baseline", "retrofit")
     ]
     assert off[0] == off[1]  # the baseline is in there, untouched

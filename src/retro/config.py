@@ -318,6 +318,7 @@ class EvaluationConfig:
     them."""
     batch_size: int = 8
     num_neighbours: tuple[int, ...] = (2,)
+    """The k that are scored, besides scoring without retrieval; at most as many as are saved for each chunk."""
     leakage_neighbours: int = 10
     """Neighbours that are looked at to tell how much of a chunk was seen before."""
 
@@ -325,6 +326,11 @@ class EvaluationConfig:
         _require_positive(self, "window", "stride", "batch_size", "leakage_neighbours")
         _require(
             self.stride <= self.window, f"stride is {self.stride}; expected at most the window, {self.window}"
+        )
+        _require(
+            all(k >= 1 for k in self.num_neighbours),
+            f"num_neighbours is {', '.join(map(str, self.num_neighbours))}; expected each to be at least 1, as "
+            "scoring without retrieval is always done",
         )
 
     def with_overlap(self, proportion: float, chunk_len: int) -> "EvaluationConfig":

@@ -1,4 +1,4 @@
-"""What this machine offers: bfloat16 where the hardware has it, and memory that stays in the process."""
+"""What this machine offers: a GPU if there is one, bfloat16 where the hardware has it, and memory that stays in the process."""
 
 import ctypes
 import sys
@@ -8,6 +8,11 @@ import torch
 from retro.errors import ConfigError
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+
+
+def best_device() -> torch.device:
+    """Where a model that is opened to be used goes: the GPU, if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def has_bfloat16(device: torch.device) -> bool:

@@ -11,16 +11,20 @@ from functools import cached_property
 from pathlib import Path
 
 from retro.corpus.folder import CorpusFolder
+from retro.corpus.readers import FieldMap
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError, ConfigError
 from retro.generation.sampler import Sampler
+from retro.machine import best_device
 from retro.model.protocol import TrainableModel
 from retro.model.weights import OLD_CONFIG, RECORD, WEIGHTS
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.retriever import Passages, Retriever
 from retro.run import Run
+from retro.scoring.evaluate import evaluation_folder
+from retro.scoring.sets import set_folder
 from retro.stages.stage import MANIFEST
 
 EVALUATIONS = Path("evaluations")
@@ -48,7 +52,7 @@ class Workspace(CorpusFolder):
         return self.path / "neighbours" / split
 
     def evaluation_path(self, name: str, split: str) -> Path:
-        return self.path / "evaluations" / f"{name}-{split}"
+        return evaluation_folder(self.path, name, split)
 
     def datastore(self) -> Datastore:
         if self._datastore is None:
@@ -109,7 +113,7 @@ class OpenRun:
 
     @cached_property
     def model(self) -> TrainableModel:
-        return self.run.load()
+        return self.run.load().to(best_device())
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -189,11 +193,11 @@ class OpenRun:
             return self.work.evaluation_path(self.name, documents)
         return (self.out or EVALUATIONS) / self.name / documents
 
-    def set_path(self, name: str) -> Path:
+    def set_path(self, source: str, fields: FieldMap | None = None) -> Path:
         """Where the tokens and neighbours of an evaluation set are, or will be."""
         if self.work is not None and self.is_at_home:
-            return self.work.path / "sets" / name
-        return (self.out or EVALUATIONS) / "sets" / name
+            return set_folder(self.work.path / "sets", source, fields)
+        return set_folder((self.out or EVALUATIONS) / "sets", source, fields)
 
     def notes(self) -> list[str]:
         """What a user should know before believing a score."""

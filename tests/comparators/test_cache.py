@@ -8,8 +8,7 @@ import torch
 
 from retro.comparators import cache as continuous_cache
 from retro.comparators.cache import cache_log_probs, fill_cache
-from retro.comparators.mixing import mix
-from retro.comparators.token_states import TokenStates, write_states
+from retro.comparators.token_states import TokenStates, mix, write_states
 from retro.config import EvaluationConfig
 from retro.errors import ConfigError
 from retro.model.retro import Retro
@@ -65,7 +64,7 @@ def test_probabilities_sum_to_one() -> None:
 def test_the_cache_never_sees_the_future(
     workspace: Workspace, states: TokenStates, model: Retro, tmp_path: Path
 ) -> None:
-    """Other tokens from a place on: what was said about the tokens before it stays, to the bit where the same windows are computed."""
+    """Other tokens from a place on: what was said about the tokens before it stays."""
     store = workspace.store("test")
     document = int(np.argmax(store.ends - store.starts))
     change = int(store.starts[document]) + 50

@@ -7,10 +7,20 @@ import pytest
 import torch
 
 from retro.comparators import token_states
-from retro.comparators.knn_evaluation import BASELINE, CACHE, KNN, evaluate_knn, size_of_datastore
-from retro.comparators.knn_lm import Lookup, TokenMemory, index_states, look_up, neighbour_log_probs, recall
-from retro.comparators.mixing import expect_apart, mix, tune
-from retro.comparators.token_states import TokenStates, predicted, write_states
+from retro.comparators.knn_lm import (
+    BASELINE,
+    CACHE,
+    KNN,
+    Lookup,
+    TokenMemory,
+    evaluate_knn,
+    index_states,
+    look_up,
+    neighbour_log_probs,
+    recall,
+    size_of_datastore,
+)
+from retro.comparators.token_states import TokenStates, expect_apart, mix, predicted, tune, write_states
 from retro.config import EvaluationConfig, KnnConfig
 from retro.errors import ConfigError, DataError
 from retro.model.retro import Retro, embed

@@ -10,6 +10,8 @@ from retro.corpus.encode import EncodedDocument
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore, write_tokens
 
+TEXTS = ("", "ab", "two words", "x" * 41, "naïve „Grüße“ 雨", "", " \n ", "six is a few words more\n")
+
 
 class ByteTokenizer(Tokenizer):
     """Splits every character that has more than one byte."""

@@ -8,7 +8,7 @@ from retro.config import EvaluationConfig
 from retro.corpus.tokenizers.sentencepiece import END_ID
 from retro.errors import ConfigError
 from retro.model.retro import Retro
-from retro.scoring.bits_per_byte import chunk_bytes, score, windows_of
+from retro.scoring.bits_per_byte import chunk_bytes, score
 from retro.workspace import Workspace
 from tests.workspaces import small_run
 
@@ -19,33 +19,6 @@ CONFIG = EvaluationConfig(window=32, stride=16, num_neighbours=(2,))
 def model(bert: str) -> Retro:
     torch.manual_seed(1)
     return Retro(small_run(bert).model).eval()
-
-
-@pytest.mark.parametrize(("length", "stride"), [(32, 16), (32, 32), (16, 8), (4096, 64)])
-def test_windows_score_every_token_once_with_the_longest_context(
-    workspace: Workspace, length: int, stride: int
-) -> None:
-    store = workspace.store("test")
-    times = np.zeros(len(store.tokens), dtype=int)
-    context = np.zeros(len(store.tokens), dtype=int)
-    for window in windows_of(store, length, stride):
-        assert 0 < window.stop - window.start <= length
-        assert (
-            store.starts[window.document]
-            <= window.start
-            < window.score_from
-            <= window.score_to
-            <= store.ends[window.document]
-        )
-        assert (window.start - store.starts[window.document]) % stride == 0
-        times[window.score_from : window.score_to] += 1
-        context[window.score_from : window.score_to] = (
-            np.arange(window.score_from, window.score_to) - window.start
-        )
-    first = np.isin(np.arange(len(times)), store.starts)
-    assert (times == np.where(first, 0, 1)).all()
-    position = np.arange(len(times)) - np.repeat(store.starts, store.ends - store.starts)
-    assert (context[~first] >= np.minimum(position, length - stride + 1)[~first]).all()
 
 
 def test_uniform_probabilities_give_the_known_number(workspace: Workspace, model: Retro) -> None:

@@ -60,12 +60,13 @@ def test_slopes_with_leakage(tmp_path: Path) -> None:
     comparison = compare(baseline, retro, "on-2")
     assert comparison.slope_of_baseline == Interval(0.0, 0.0, 0.0)
     assert comparison.slope.estimate == comparison.steeper.estimate == pytest.approx(0.55)
-    # New chunks stand in the first document alone: drawn twice it has no slope; drawn with the other, the one above.
+    # New chunks stand in the first document alone: drawn twice it has no slope; drawn with the other, the
+    # one above.
     assert (comparison.steeper.low, comparison.steeper.high) == pytest.approx((0.0, 0.55))
 
 
 def test_new_chunks_are_resampled_by_document(tmp_path: Path) -> None:
-    """Two new chunks of one document go together: its gain of 10 % and the other's of none are all that can be drawn."""
+    """New chunks of one document go together: only its gain of 10 % and the other's of none can be drawn."""
     baseline = evaluation(tmp_path / "baseline", "t", (0.0, 0.0, 0.1, 1.0), off=[20.0, 20.0, 20.0, 20.0])
     retro = evaluation(
         tmp_path / "retro", "t", (0.0, 0.0, 0.1, 1.0), off=[20.0] * 4, on_2=[12.0, 24.0, 20.0, 4.0]

@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 import torch
 
+from retro.config import EvaluationConfig
+from retro.errors import ConfigError
 from retro.model.retro import Retro
-from retro.scoring.bits_per_byte import PART
+from retro.scoring.bits_per_byte import PART, score
 from retro.scoring.evaluate import OFF, evaluate, on
 from retro.workspace import Workspace
 from tests.workspaces import small_run
@@ -91,6 +93,32 @@ def test_an_interrupted_mode_goes_on_where_it_was(
     assert resumed.results == whole.results
     assert sorted(path.name for path in (tmp_path / "broken").iterdir()) == [
         "manifest.json",
+        "neighbours",
         "results.json",
         "scores.npz",
     ]
+
+
+def test_more_neighbours_than_are_saved_are_refused(
+    workspace: Workspace, bert: str, model: Retro, tmp_path: Path
+) -> None:
+    neighbours = workspace.neighbours("test")
+    config = dataclasses.replace(small_run(bert).evaluation, num_neighbours=(2, 40))
+    message = (
+        r"num_neighbours is 40, and .*neighbours/test has 4 saved for each chunk; expected at most 4; "
+        "run: retro build WORK --num-neighbours 40, and then: retro neighbours WORK$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        evaluate(model, "a model", neighbours, tmp_path / "evaluation", config)
+    assert not list(tmp_path.iterdir())  # refused before anything was scored
+    with pytest.raises(ConfigError, match="num_neighbours is 5"):
+        score(model, neighbours.store, config, neighbours, 5)
+    # A baseline reads no neighbours, and never asks for them.
+    baseline = Retro(model.config.baseline()).eval()
+    assert evaluate(baseline, "another", neighbours, tmp_path / "evaluation", config).modes == [OFF]
+
+
+@pytest.mark.parametrize("num_neighbours", [(0,), (2, 0), (-1, 2)])
+def test_fewer_than_one_neighbour_is_refused(num_neighbours: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="expected each to be at least 1"):
+        EvaluationConfig(num_neighbours=num_neighbours)

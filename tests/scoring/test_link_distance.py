@@ -13,7 +13,7 @@ from retro.workspace import Workspace
 
 
 def circle(titles: list[str]) -> LinkGraph:
-    """Every article links to the next alone, the last to the first: the distance is how far one must go on."""
+    """Every article links to the next alone, the last to the first: the distance is how far to go on."""
     numbers = {title: number for number, title in enumerate(titles)}
     return LinkGraph(titles, numbers, np.arange(len(titles) + 1), (np.arange(len(titles)) + 1) % len(titles))
 

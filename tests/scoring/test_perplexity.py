@@ -1,4 +1,4 @@
-"""Metrics of documents whose numbers are known: short, empty, of characters with several bytes, under a uniform model."""
+"""Metrics of documents whose numbers are known: short, empty, of characters with several bytes."""
 
 import math
 from pathlib import Path
@@ -10,12 +10,10 @@ import torch
 from retro.config import EvaluationConfig, ModelConfig
 from retro.model.retro import Retro
 from retro.retrieval.chunks import ChunkTable
-from retro.scoring.bits_per_byte import Scores, batches_of, chunk_bytes, score, windows_of
+from retro.scoring.bits_per_byte import Metrics, Scores, Sizes, chunk_bytes, measure, score
 from retro.scoring.intervals import Interval
-from retro.scoring.perplexity import Metrics, Sizes, measure
-from tests.scoring.stores import ByteTokenizer, store_of
+from tests.scoring.stores import TEXTS, ByteTokenizer, store_of
 
-TEXTS = ("", "ab", "two words", "x" * 41, "naïve „Grüße“ 雨", "", " \n ", "six is a few words more\n")
 CONFIG = EvaluationConfig(window=16, stride=8, batch_size=2)
 
 
@@ -66,29 +64,6 @@ def test_metrics_by_hand() -> None:
     assert Metrics.read({name: vars(value) for name, value in vars(found).items()}) == found
 
 
-def test_short_documents_have_their_own_windows_and_empty_ones_none(tmp_path: Path) -> None:
-    store = store_of(TEXTS, tmp_path / "tokens")
-    assert [(window.document, window.num_tokens) for window in windows_of(store, 16, 8)] == [
-        (1, 2), (2, 9), (3, 16), (3, 16), (3, 16), (3, 16), (3, 9), (4, 16), (4, 16), (6, 3), (7, 16), (7, 16),
-    ]  # fmt: skip
-
-
-def test_batches_hold_every_window_once_within_their_tokens(tmp_path: Path) -> None:
-    windows = list(windows_of(store_of(TEXTS, tmp_path / "tokens"), 16, 8))
-    batches = list(batches_of(windows, 32))
-    assert sorted((window for batch in batches for window in batch), key=windows.index) == windows
-    assert all(len(batch) * max(window.num_tokens for window in batch) <= 32 for batch in batches)
-    assert [len(batch) for batch in batches] == [
-        2,
-        2,
-        2,
-        2,
-        3,
-        1,
-    ]  # eight of 16 tokens, two of 9 with one of 3, one of 2
-    assert all(len(batch) == 1 for batch in batches_of(windows, 1))
-
-
 def test_a_character_split_across_chunks_counts_its_bytes_where_they_are(tmp_path: Path) -> None:
     store = store_of(
         ["abcdefg雨z"], tmp_path / "tokens"
@@ -102,7 +77,8 @@ def test_a_part_that_was_kept_is_not_scored_again(tmp_path: Path) -> None:
     store, known, asked = store_of(TEXTS, tmp_path / "tokens"), {}, []
     whole = score(model_of(), store, CONFIG).bits
 
-    def keep(number, make):  # type: ignore[no-untyped-def]
+    def keep(name, make):  # type: ignore[no-untyped-def]
+        number = int(name)
         if number not in known:
             if len(asked) == 1:
                 raise KeyboardInterrupt

@@ -1,5 +1,7 @@
+import dataclasses
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from retro.corpus.documents import Document
 from retro.errors import ArtifactError, DataError
 from retro.jobs.scoring import evaluate_set, evaluation_set
 from retro.scoring import sets
+from retro.scoring.evaluate import evaluate
 from retro.scoring.new_articles import LATER, NEW, TEMPLATED, by_kind, kinds_of
 from retro.scoring.sets import documents_of, name_of
 from retro.workspace import Workspace
@@ -63,7 +66,7 @@ def test_what_was_trained_on_is_counted_and_told_in_the_results(
     )
     evaluation = evaluate_set(work.run("retro"), found, small_run(static_encoder).evaluation)
     assert evaluation.results["seen"] == {"documents": 3, "exact": 1, "near": 1, "ids": ["a0", "a1"]}
-    assert evaluation.artifact.path == work.path / "evaluations" / "retro-articles"
+    assert evaluation.artifact.path == work.path / "evaluations" / "retro" / name_of(source)
     assert len(evaluation.document_bits("on-2")) == 3
     assert found.store.num_bytes.tolist() == [
         len(text.encode()) for text in (longest, longest + "Ende.", new_text(0))
@@ -119,11 +122,59 @@ def test_a_split_of_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_folders_are_called_as_their_sources() -> None:
-    assert [
-        name_of(source) for source in ("some/articles.jsonl.gz", "a/my texts/", "hf:owner/name@test")
-    ] == [
-        "articles",
-        "my-texts",
-        "name@test",
-    ]
+    sources = ("some/articles.jsonl.gz", "a/my texts/", "hf:owner/name@test")
+    assert [name_of(source).rpartition("-")[0] for source in sources] == ["articles", "my-texts", "name@test"]
+    assert all(re.fullmatch(r".*-[0-9a-f]{8}", name_of(source)) for source in sources)
     assert sets.source_fingerprint("stdlib") != sets.source_fingerprint("stdlib@test")
+
+
+def test_files_of_one_name_are_two_sets(work: Workspace, tmp_path: Path, static_encoder: str) -> None:
+    sources = []
+    for number, folder in enumerate(("a", "b")):
+        (tmp_path / folder).mkdir()
+        sources.append(write_articles(tmp_path / folder / "data.jsonl", [("one", new_text(number))]))
+    one, other = (work.evaluation_set(source) for source in sources)
+    assert one.name != other.name
+    assert one.store.fingerprint != other.store.fingerprint
+    config = small_run(static_encoder).evaluation
+    paths = {work.evaluate_on("retro", found, config).artifact.path for found in (one, other)}
+    assert len(paths) == 2
+    assert all(name.startswith("data-") for name in (one.name, other.name))
+
+
+def test_one_file_is_one_set_however_its_path_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data.jsonl").write_text("{}")
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert name_of("data.jsonl") == name_of(str(tmp_path / "sub" / ".." / "data.jsonl"))
+
+
+def test_a_set_of_the_former_name_is_found(work: Workspace, tmp_path: Path, static_encoder: str) -> None:
+    source = write_articles(tmp_path / "articles.jsonl", [("one", new_text(1))])
+    found = work.evaluation_set(source)
+    (work.path / "sets" / found.name).rename(work.path / "sets" / "articles")
+    assert work.evaluation_set(source).name == "articles"
+    (tmp_path / "b").mkdir()
+    other = write_articles(tmp_path / "b" / "articles.jsonl", [("other", new_text(2))])
+    assert work.evaluation_set(other).name == name_of(other)
+
+
+def test_no_run_takes_the_folder_of_another(work: Workspace, static_encoder: str) -> None:
+    """Run `retro-x` on `test`, and run `retro` on a set `x-test`."""
+    run = small_run(static_encoder)
+    work.find_neighbours("test")
+    work.train("retro-x", run.model, dataclasses.replace(run.training, seed=1))
+    one = work.evaluate("retro-x", "test", run.evaluation)
+    model, artifact = work.model("retro")
+    path = work.evaluation_path("retro", "x-test")
+    assert path != one.artifact.path
+    other = evaluate(model, artifact.fingerprint, work.neighbours("test"), path, run.evaluation)
+    assert one.artifact.path == work.path / "evaluations" / "retro-x" / "test"
+    assert other.artifact.path == work.path / "evaluations" / "retro" / "x-test"
+    # Folders from before stood in one row; each is found by the run that its manifest names.
+    former = work.path / "evaluations" / "retro-x-test"
+    one.artifact.path.rename(former)
+    assert work.evaluation("retro-x", "test").artifact.path == former
+    assert work.evaluation_path("retro", "x-test") == path

@@ -32,7 +32,7 @@ def retriever(workspace: Workspace) -> Retriever:
 
 
 def documents(workspace: Workspace, start: int = 1) -> list[Prompted]:
-    """The documents of the test split without their end tokens, of which all but the first tokens are targets."""
+    """The documents of the test split without their end tokens; all but the first tokens are targets."""
     store = workspace.store("test")
     return [
         Prompted(store.document(n)[:-1].astype(np.int64), start, int(store.num_bytes[n]))

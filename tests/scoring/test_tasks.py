@@ -6,11 +6,9 @@ import pytest
 
 from retro.cli.main import main
 from retro.errors import ConfigError, DataError
-from retro.jobs.scoring import evaluate_task
-from retro.scoring.lambada import last_word_metrics, last_words
-from retro.scoring.summaries import summary_pairs
+from retro.scoring.sets import name_of
 from retro.scoring.targets import TargetScores
-from retro.scoring.tasks import source_of
+from retro.scoring.tasks import last_word_metrics, last_words, source_of, summary_pairs
 from retro.workspace import Workspace
 from tests.scoring.runs import workspace_with_run
 from tests.workspaces import small_run
@@ -68,7 +66,7 @@ def test_a_task_is_finished_once_and_reused(work: Workspace, tmp_path: Path, sta
     source, config = jsonl(tmp_path / "passages.jsonl", *passages), small_run(static_encoder).evaluation
     result = evaluate_task(work.run("retro"), "lambada", config, source)
     assert list(result.modes) == ["off", "on-1", "on-2"]
-    assert result.artifact.path == work.path / "evaluations" / "retro-lambada-passages"
+    assert result.artifact.path == work.path / "evaluations" / "retro" / f"lambada-{name_of(source)}"
     assert result.seen.documents == 3
     assert result.seen.count == 0
     with np.load(result.artifact.file("scores.npz")) as arrays:

@@ -13,8 +13,8 @@ from retro.corpus.readers.records import FieldMap
 if TYPE_CHECKING:
     from retro.scoring.evaluate import Evaluation
     from retro.scoring.intervals import Interval
-    from retro.scoring.seen import Seen
-    from retro.scoring.sets import EvaluationSet
+    from retro.scoring.sets import EvaluationSet, Seen
+    from retro.stages.stage import Artifact
     from retro.workspace import OpenRun
 
 
@@ -64,6 +64,7 @@ def main(arguments: list[str]) -> None:
         with RichNarrator().progress(f"Evaluating {opened.name}") as progress:
             evaluation = evaluate_split(opened, options.split, options.evaluation, progress)
         _print_evaluation(evaluation, f"{opened.name} on {options.split}")
+        print_version(opened, evaluation.artifact)
 
 
 def _run_task(opened: "OpenRun", options: Options) -> None:
@@ -76,6 +77,7 @@ def _run_task(opened: "OpenRun", options: Options) -> None:
         [mode, *(_with_interval(metrics[name]) for name in names)] for mode, metrics in result.modes.items()
     ]
     print_table(f"{opened.name} on {result.artifact.counts['items']:,} items", ["retrieval", *names], rows)
+    print_version(opened, result.artifact)
     _print_seen(result.seen)
 
 
@@ -88,7 +90,17 @@ def _run_set(opened: "OpenRun", options: Options) -> None:
         evaluation = evaluate_set(opened, found, options.evaluation, progress)
     _print_evaluation(evaluation, f"{opened.name} on {options.on}")
     _print_kinds(found, evaluation)
+    print_version(opened, evaluation.artifact)
     _print_seen(found.seen)
+
+
+def print_version(opened: "OpenRun", artifact: "Artifact") -> None:
+    """Say so where finished scores are shown that were made with an earlier version of the datastore."""
+    from retro.scoring.evaluate import version_note
+
+    note = version_note(artifact, opened.datastore())
+    if note:
+        CONSOLE.print(note, soft_wrap=True, markup=False, highlight=False)
 
 
 def _print_evaluation(evaluation: "Evaluation", title: str) -> None:

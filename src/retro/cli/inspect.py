@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from retro.cli.console import CONSOLE, file_for, parse, warn
+from retro.cli.evaluate import print_version
 from retro.corpus.readers.records import FieldMap
 from retro.errors import ConfigError
 from retro.stages.files import atomic_write, write_json
@@ -62,6 +63,7 @@ def main(arguments: list[str]) -> None:
         _list(found, options)
     else:
         _write(opened, found, options)
+    print_version(opened, found.evaluation.artifact)
 
 
 def _list(found: "Evaluated", options: Options) -> None:

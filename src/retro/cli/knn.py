@@ -10,7 +10,7 @@ from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, recipe_
 from retro.config import EvaluationConfig, KnnConfig
 
 if TYPE_CHECKING:
-    from retro.comparators.knn_evaluation import KnnEvaluation, MemorySize
+    from retro.comparators.knn_lm import KnnEvaluation, MemorySize
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
     evaluation = recipe_of(arguments).evaluation
     default = Options(work=tyro.MISSING, name=tyro.MISSING, evaluation=evaluation, knn=KnnConfig())
     options = parse(Options, arguments, "knn", default)
-    from retro.comparators.knn_evaluation import size_of_datastore
+    from retro.comparators.knn_lm import size_of_datastore
     from retro.jobs.scoring import knn_lm
     from retro.workspace import Workspace
 

@@ -1,4 +1,7 @@
-"""The continuous cache (Grave et al., 2016): kNN-LM's idea over the recent past of the same document, with nothing to build."""
+"""The continuous cache (Grave et al., 2016): kNN-LM's idea over the recent past of the same document.
+
+There is nothing to build: the keys are those of the tokens that were just read.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,16 +12,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retro.comparators.token_states import TokenStates
+from retro.comparators.token_states import COMMAND, TokenStates
 from retro.errors import ConfigError
 from retro.stages.arrays import Filling
-from retro.stages.progress import Progress
+from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Artifact, Stage, run_stage
 
 SHARPNESSES = tuple(2.0**power for power in range(-10, 2))
 """The θ that are tried."""
 BLOCK = 256
 """Rows whose pasts are looked at together."""
+KEEP_EVERY = 256
+"""Documents between two saves."""
 
 
 class Cache:
@@ -41,39 +46,33 @@ def fill_cache(
     path: Path,
     length: int,
     sharpnesses: Sequence[float] = SHARPNESSES,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Cache:
-    """Compare every row with the `length` rows before it in its document: p_cache(w) ∝ Σ exp(θ h·h') over those whose value is w.
+    """Compare every row with the `length` rows before it in its document.
 
-    h are the keys of kNN-LM. The value of the row before is the last token that was read, so nothing is seen ahead of its time.
-    A document's first row has no past; there the cache says what the model says.
+    p_cache(w) ∝ Σ exp(θ h·h') over the rows before whose value is w, where h are the keys of kNN-LM. The
+    value of the row before is the last token that was read, so nothing is seen ahead of its time. A
+    document's first row has no past; there the cache says what the model says.
     """
 
     def work(stage: Stage) -> None:
         filling = Filling(stage, log_probs=(np.float32, (len(states.keys), len(sharpnesses))))
-        filled, thetas = filling.arrays["log_probs"], torch.tensor(sharpnesses)
+        filled = filling.arrays["log_probs"]
+        thetas = torch.tensor(sharpnesses)
         for document in range(filling.done, len(states.store)):
             for rows, past in _blocks(states, document, length):
                 filled[rows] = _cached(states, rows, past, length, thetas).numpy()
-            if document + 1 - filling.done >= BLOCK:
+            if document + 1 - filling.done >= KEEP_EVERY:
                 filling.keep(document + 1)
-            if progress:
-                progress(document + 1, len(states.store))
+            progress(document + 1, len(states.store))
+        # Of documents with more than one token, as a single token has no row.
         firsts = states.firsts[states.store.ends - states.store.starts > 1]
         filled[firsts] = -states.bits[firsts, None]
         filling.finish()
 
     settings = {"length": length, "sharpnesses": list(sharpnesses)}
-    return Cache(
-        run_stage(
-            path,
-            "token cache",
-            settings,
-            {"states": states.artifact.fingerprint},
-            work,
-            "retro knn WORK BASELINE",
-        )
-    )
+    inputs = {"states": states.artifact.fingerprint}
+    return Cache(run_stage(path, "token cache", settings, inputs, work, COMMAND))
 
 
 def _blocks(states: TokenStates, document: int, length: int) -> Iterator[tuple[slice, slice]]:
@@ -82,14 +81,13 @@ def _blocks(states: TokenStates, document: int, length: int) -> Iterator[tuple[s
     end = first + int(states.store.ends[document] - states.store.starts[document]) - 1
     for start in range(first, end, BLOCK):
         stop = min(start + BLOCK, end)
+        # The rows of a block vote for each other too, each for those behind it.
         yield slice(start, stop), slice(max(first, start - length), stop)
 
 
 def _cached(states: TokenStates, rows: slice, past: slice, length: int, thetas: Tensor) -> Tensor:
-    keys, values = (
-        torch.from_numpy(states.keys[past].astype(np.float32)),
-        torch.from_numpy(states.values[past].astype(np.int64)),
-    )
+    keys = torch.from_numpy(states.keys[past].astype(np.float32))
+    values = torch.from_numpy(states.values[past].astype(np.int64))
     return cache_log_probs(keys, values, rows.start - past.start, length, thetas)
 
 
@@ -100,10 +98,15 @@ def cache_log_probs(
     length: int,
     thetas: Float[Tensor, " theta"],
 ) -> Float[Tensor, "row theta"]:
-    """log2 p_cache of the values from the row `first` on, each from the `length` rows before it; nan for a row without any."""
+    """log2 p_cache of the values from the row `first` on, each from the `length` rows before it.
+
+    It is NaN for a row without any before it.
+    """
     likeness = keys[first:] @ keys.T
+    # How many rows each row (from `first` on) lies behind every row: only 1 to `length` are in its cache.
     age = torch.arange(first, len(keys))[:, None] - torch.arange(len(keys))
     likeness.masked_fill_((age < 1) | (age > length), -torch.inf)
+    # The rows that vote for the row's own value; where there is none the sum is log 0, which is −inf.
     hits = likeness.masked_fill(values[first:, None] != values, -torch.inf)
     columns = [
         torch.logsumexp(theta * hits, dim=1) - torch.logsumexp(theta * likeness, dim=1) for theta in thetas

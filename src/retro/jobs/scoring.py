@@ -4,16 +4,17 @@ Every function takes an open run, so that one from elsewhere is scored like one 
 """
 
 import dataclasses
+from pathlib import Path
 
-from retro.comparators.knn_evaluation import KnnEvaluation, evaluate_knn
+from retro.comparators.knn_lm import KnnEvaluation, evaluate_knn
 from retro.config import EvaluationConfig, KnnConfig
-from retro.config_json import from_dict
 from retro.corpus.readers import FieldMap
 from retro.errors import ArtifactError
 from retro.retrieval.neighbours import Neighbours
+from retro.retrieval.pinned import open_pinned
 from retro.retrieval.retriever import Retriever
 from retro.scoring import tasks
-from retro.scoring.evaluate import Evaluation, evaluate
+from retro.scoring.evaluate import NEIGHBOURS, Evaluation, evaluate
 from retro.scoring.inspection import DocumentGain, InspectedDocument, find_document, inspect_document
 from retro.scoring.inspection import document_gains as gains_of
 from retro.scoring.sets import EvaluationSet, make_set, name_of
@@ -38,7 +39,7 @@ def evaluation_set(
 
     A source is a name of the catalogue (`wikitext-2@test`), a file or a folder.
     """
-    path = opened.set_path(name_of(source))
+    path = opened.set_path(source, fields)
     return make_set(source, path, opened.datastore(), opened.training_text(), fields, progress)
 
 
@@ -91,9 +92,9 @@ def open_evaluation(
 ) -> Evaluated:
     """The finished evaluation of a run on a split, or on a source.
 
-    It must be of the run's weights and of the neighbours as they are now.
+    It must be of the run's weights. Its neighbours are those that it was made with.
     """
-    documents = name_of(source) if source else split
+    documents = opened.set_path(source, fields).name if source else split
     path = opened.evaluation_path(documents)
     command = _command(opened, split, source)
     if not path.exists():
@@ -103,15 +104,20 @@ def open_evaluation(
         )
     # Looked for before the run: whoever has none is told to evaluate, which says what else is missing.
     evaluation = Evaluation.open(path)
-    neighbours = evaluation_set(opened, source, fields).neighbours if source else opened.neighbours(split)
-    now = {"model": opened.run.fingerprint, "neighbours": neighbours.fingerprint}
-    inputs = evaluation.artifact.inputs
-    changed = [f"other {what}" for what, fingerprint in now.items() if inputs[what] != fingerprint]
-    if changed:
-        raise ArtifactError(
-            f"{path} was made with {' and '.join(changed)} than are here now; remove it and run: {command}"
-        )
+    neighbours = _evaluated_neighbours(opened, path, split, source, fields)
+    evaluation.expect(opened.run.fingerprint, neighbours, command)
     return Evaluated(evaluation, neighbours)
+
+
+def _evaluated_neighbours(
+    opened: OpenRun, path: Path, split: str, source: str, fields: FieldMap | None
+) -> Neighbours:
+    """The neighbours that an evaluation was made with, whatever was added to the datastore since."""
+    if source:
+        today = evaluation_set(opened, source, fields).neighbours
+        return open_pinned(path / NEIGHBOURS, today.store, today.datastore) or today
+    pinned = open_pinned(path / NEIGHBOURS, opened.store(split), opened.datastore())
+    return pinned or opened.neighbours(split)
 
 
 def _command(opened: OpenRun, split: str, source: str) -> str:
@@ -147,8 +153,7 @@ def inspect(
         number = find_document(found.neighbours.store, document)
     else:
         number = document_gains(found, num_neighbours)[0].number
-    config = from_dict(EvaluationConfig, evaluation.artifact.config, str(evaluation.artifact.path))
-    return inspect_document(opened.model, found.neighbours, number, num_neighbours, config)
+    return inspect_document(opened.model, found.neighbours, number, num_neighbours, evaluation.config)
 
 
 def knn_lm(

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from retro.comparators.knn_evaluation import BASELINE, CACHE, KNN, size_of_datastore
+from retro.comparators.knn_lm import BASELINE, CACHE, KNN, size_of_datastore
 from retro.config import KnnConfig
 from retro.jobs.scoring import knn_lm as run_knn_lm
 from retro.pages.plots import Bar, bar_plot
@@ -10,10 +10,10 @@ from retro.reproduce.claims import Claim, above, exactly, together
 from retro.reproduce.experiment import fewer, percent, trio
 from retro.reproduce.result import Cell, Figure, Findings, Table
 from retro.reproduce.scales import Scale
+from retro.scoring.bits_per_byte import Sizes, measure
 from retro.scoring.evaluate import Evaluation, on
 from retro.scoring.intervals import relative_gain
 from retro.scoring.new_facts import measure_new_facts
-from retro.scoring.perplexity import Sizes, measure
 from retro.study import Study
 
 FEWER = 40

@@ -28,11 +28,9 @@ class Bucket:
 
     @property
     def label(self) -> str:
-        return (
-            f"{'≤ ' if self.low == 0 else f'{self.low:.0%}–'.replace('12%', '12.5%')}{self.high:.0%}".replace(
-                "12%", "12.5%"
-            )
-        )
+        # As :g and not :.0%, since an eighth is 12.5 %.
+        high = f"{100 * self.high:g}%"
+        return f"≤ {high}" if self.low == 0 else f"{100 * self.low:g}%–{high}"
 
 
 @dataclass(frozen=True)
@@ -43,12 +41,14 @@ class Comparison:
     gain_over_baseline: Interval
     gain_over_off: Interval
     gain_on_new_chunks: Interval
-    """Gain over the baseline on chunks that share at most an eighth with any neighbour; NaN, as the slopes are, if there are none."""
+    """Gain over the baseline on chunks that share at most an eighth with any neighbour.
+
+    NaN, as the slopes are, if there are no such chunks."""
     slope_of_baseline: Interval
     slope: Interval
     """bpb(12.5 %) − bpb(100 %) of RETRO[ON]: how many bits a byte are saved by what was seen before."""
     steeper: Interval
-    """RETRO[ON]'s slope less the baseline's: above zero where retrieval exploits leakage more than weights do."""
+    """RETRO[ON]'s slope less the baseline's: above zero if retrieval uses leakage more than weights do."""
     buckets: list[Bucket]
 
 
@@ -56,33 +56,36 @@ def compare(baseline: Evaluation, retro: Evaluation, on_mode: str) -> Comparison
     """Compare document by document and chunk by chunk."""
     if baseline.artifact.inputs["tokens"] != retro.artifact.inputs["tokens"]:
         raise ArtifactError(
-            f"{baseline.artifact.path} and {retro.artifact.path} were scored on different tokens; expected the same; run: retro evaluate"
+            f"{baseline.artifact.path} and {retro.artifact.path} were scored on different tokens; "
+            "expected the same; run: retro evaluate"
         )
     chunks = {
         "baseline": baseline.chunk_bits(OFF),
         "off": retro.chunk_bits(OFF),
         "on": retro.chunk_bits(on_mode),
     }
-    overlaps, num_bytes = retro.arrays["overlaps"], retro.arrays["num_bytes"]
+    overlaps = retro.arrays["overlaps"]
+    num_bytes = retro.arrays["num_bytes"]
     gain_on_new_chunks, slope_of_baseline, slope, steeper = _on_new_chunks(
         chunks["baseline"], chunks["on"], num_bytes, overlaps, retro.arrays["documents"]
     )
     return Comparison(
-        on_mode,
-        relative_gain(retro.document_bits(on_mode), baseline.document_bits(OFF)),
-        relative_gain(retro.document_bits(on_mode), retro.document_bits(OFF)),
-        gain_on_new_chunks,
-        slope_of_baseline,
-        slope,
-        steeper,
-        _buckets(chunks, overlaps, num_bytes),
+        on_mode=on_mode,
+        gain_over_baseline=relative_gain(retro.document_bits(on_mode), baseline.document_bits(OFF)),
+        gain_over_off=relative_gain(retro.document_bits(on_mode), retro.document_bits(OFF)),
+        gain_on_new_chunks=gain_on_new_chunks,
+        slope_of_baseline=slope_of_baseline,
+        slope=slope,
+        steeper=steeper,
+        buckets=_buckets(chunks, overlaps, num_bytes),
     )
 
 
 def _on_new_chunks(
     baseline: np.ndarray, on: np.ndarray, num_bytes: np.ndarray, overlaps: np.ndarray, documents: np.ndarray
 ) -> list[Interval]:
-    """The gain on new chunks, the slope of either with leakage, and the difference of the slopes, over the same draws of documents."""
+    """The gain on new chunks, the slopes of both with leakage, and their difference, over the same draws."""
+    # Sums by document of the bits and bytes of its new chunks, then of all its chunks.
     columns = [
         np.bincount(documents, weights=np.where(kept, values, 0))
         for kept in (overlaps <= NEW, True)
@@ -91,36 +94,31 @@ def _on_new_chunks(
 
     def statistics(sums: np.ndarray) -> np.ndarray:
         new_baseline, new_on, new_bytes, all_baseline, all_on, all_bytes = sums.T
-        slope_of_baseline, slope = (
-            new_baseline / new_bytes - all_baseline / all_bytes,
-            new_on / new_bytes - all_on / all_bytes,
-        )
-        return np.stack(
-            [(new_baseline - new_on) / new_baseline, slope_of_baseline, slope, slope - slope_of_baseline],
-            axis=1,
-        )
+        gain = (new_baseline - new_on) / new_baseline
+        slope_of_baseline = new_baseline / new_bytes - all_baseline / all_bytes
+        slope = new_on / new_bytes - all_on / all_bytes
+        return np.stack([gain, slope_of_baseline, slope, slope - slope_of_baseline], axis=1)
 
     return bootstrap(np.stack(columns, axis=1), statistics)
 
 
 def _buckets(chunks: dict[str, np.ndarray], overlaps: np.ndarray, num_bytes: np.ndarray) -> list[Bucket]:
+    """The chunks by their overlap, in ranges that have any text."""
     saved = chunks["baseline"].sum() - chunks["on"].sum()
     buckets = []
     for low, high in pairwise(BUCKETS):
         inside = (overlaps <= high) & ((overlaps > low) | (low == 0.0))
         size = num_bytes[inside].sum()
-        if size:
-            per_byte = {name: float(bits[inside].sum() / size) for name, bits in chunks.items()}
-            share = float((chunks["baseline"][inside].sum() - chunks["on"][inside].sum()) / saved)
-            buckets.append(
-                Bucket(
-                    low,
-                    high,
-                    float(size / num_bytes.sum()),
-                    per_byte["baseline"],
-                    per_byte["off"],
-                    per_byte["on"],
-                    share,
-                )
-            )
+        if not size:
+            continue
+        saved_here = chunks["baseline"][inside].sum() - chunks["on"][inside].sum()
+        per_byte = {name: float(bits[inside].sum() / size) for name, bits in chunks.items()}
+        bucket = Bucket(
+            low,
+            high,
+            share_of_bytes=float(size / num_bytes.sum()),
+            **per_byte,
+            share_of_gain=float(saved_here / saved),
+        )
+        buckets.append(bucket)
     return buckets

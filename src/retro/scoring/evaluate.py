@@ -1,7 +1,10 @@
-"""The evaluation stage: a model on a token store, without retrieval and with several k, chunk by chunk."""
+"""The evaluation stage: a model on a token store, without retrieval and with several k, chunk by chunk.
+
+An evaluation belongs to the neighbours it was made with. They are pinned in its folder, so that it can be
+opened, inspected and, if it was interrupted, finished, whatever was added to the datastore since.
+"""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,17 +12,25 @@ from typing import Any
 import numpy as np
 
 from retro.config import EvaluationConfig
-from retro.config_json import to_dict
+from retro.config_json import from_dict, to_dict
+from retro.errors import ArtifactError
 from retro.model.protocol import LanguageModel
+from retro.retrieval.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours
-from retro.scoring.bits_per_byte import Keep, Scores, chunk_bytes, score
+from retro.retrieval.pinned import PinnedNeighbours, open_pinned, pin
+from retro.scoring.bits_per_byte import Metrics, Scores, Sizes, chunk_bytes, expect_saved, measure, score
 from retro.scoring.intervals import Interval
 from retro.scoring.leakage import FilteredScore, chunk_overlaps, filtered_bits_per_byte, overlap_histogram
-from retro.scoring.perplexity import Metrics, Sizes, measure
-from retro.stages.progress import Progress, at_step
-from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
+from retro.stages.parts import ARRAY, Parts
+from retro.stages.progress import Progress, at_step, no_progress
+from retro.stages.stage import MANIFEST, Artifact, Stage, open_artifact, run_stage
 
+COMMAND = "retro evaluate WORK RUN"
 OFF = "off"
+NEIGHBOURS = "neighbours"
+"""The folder in an evaluation's own that holds the neighbours it was made with."""
+VERSION = "datastore_version"
+"""The count of a manifest that says with which version of the datastore it was made."""
 
 
 def on(k: int) -> str:
@@ -28,7 +39,7 @@ def on(k: int) -> str:
 
 
 class Evaluation:
-    """What was measured: the bits of every token in every mode, and what follows from them."""
+    """What was measured: the bits of every document and chunk in every mode, and what follows from them."""
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
@@ -38,7 +49,11 @@ class Evaluation:
 
     @staticmethod
     def open(path: str | Path) -> "Evaluation":
-        return Evaluation(open_artifact(Path(path), "evaluation", f"retro evaluate MODEL --out {path}"))
+        return Evaluation(open_artifact(Path(path), "evaluation", COMMAND))
+
+    @property
+    def config(self) -> EvaluationConfig:
+        return from_dict(EvaluationConfig, self.artifact.config, str(self.artifact.path))
 
     @property
     def modes(self) -> list[str]:
@@ -67,6 +82,49 @@ class Evaluation:
     def chunk_bits(self, mode: str) -> np.ndarray:
         return self.arrays[f"chunks/{mode}"]
 
+    def expect(self, model_fingerprint: str, neighbours: Neighbours, command: str = COMMAND) -> None:
+        """Refuse if the model is another now, or if `neighbours` are not those that were scored with.
+
+        Pinned neighbours are, unless some of them have been deleted since.
+        """
+        inputs = self.artifact.inputs
+        changed = ["other model"] if inputs["model"] != model_fingerprint else []
+        if inputs["neighbours"] != neighbours.fingerprint or _num_deleted(neighbours, self.config):
+            changed.append("other neighbours")
+        if changed:
+            raise ArtifactError(
+                f"{self.artifact.path} was made with {' and '.join(changed)} than are here now; "
+                f"remove it and run: {command}"
+            )
+
+
+def evaluation_folder(work: Path, run: str, name: str) -> Path:
+    """The folder for the evaluation of a run on a split, a set or a task: `evaluations/RUN/NAME`.
+
+    It was `evaluations/RUN-NAME` before, which could be that of another run on a set with a longer name; a
+    folder from then is taken if its manifest names this run.
+    """
+    # A run is told by its fingerprint, which both manifests hold; runs without one were not trained here.
+    former = work / "evaluations" / f"{run}-{name}"
+    manifests = [folder / MANIFEST for folder in (former, work / "runs" / run)]
+    if all(manifest.exists() for manifest in manifests):
+        evaluated, trained = (json.loads(manifest.read_text()) for manifest in manifests)
+        if evaluated["inputs"].get("model") == trained["fingerprint"]:
+            return former
+    return work / "evaluations" / run / name
+
+
+def version_note(artifact: Artifact, datastore: Datastore) -> str:
+    """A line for people if scores were made with an earlier version of the datastore; empty otherwise."""
+    made = artifact.counts.get(VERSION)
+    now = datastore.snapshot().version.number
+    if made in (None, now):
+        return ""
+    return (
+        f"{artifact.path} was made with version {made} of the datastore, which is at version {now} now; "
+        "to score with what it holds today, remove that folder and run the same command again"
+    )
+
 
 def evaluate(
     model: LanguageModel,
@@ -74,50 +132,67 @@ def evaluate(
     neighbours: Neighbours,
     path: Path,
     config: EvaluationConfig,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     facts: dict[str, Any] | None = None,
 ) -> Evaluation:
-    """Score the neighbours' token store with the model; what was scored before an interruption is not scored again.
+    """Score the neighbours' token store with the model; after an interruption, only what is still missing.
 
-    `facts` about the documents go into the results as they are.
+    An evaluation that was begun keeps the neighbours that it was begun with. `facts` about the documents go
+    into the results as they are.
     """
     store = neighbours.store
     ks = config.num_neighbours if model.facts.retrieves else ()
-
-    def score_mode(stage: Stage, mode: str, k: int) -> Scores:
-        told = at_step(progress, mode) if progress else None
-        return score(model, store, config, neighbours if k else None, k, told, _kept_in(stage, mode))
+    begun_with = _begun_with(path, neighbours)
+    # Before the first window, not after hours of scoring without retrieval.
+    expect_saved(begun_with or neighbours, max(ks, default=0))
+    if begun_with is not None and _num_deleted(begun_with, config):
+        raise ArtifactError(
+            f"{path} was made with other neighbours than are here now, as some were deleted from the "
+            f"datastore; remove {begun_with.artifact.path.parent} and run: {COMMAND}"
+        )
 
     def work(stage: Stage) -> None:
-        scores = {OFF: score_mode(stage, OFF, 0)} | {on(k): score_mode(stage, on(k), k) for k in ks}
-        arrays, results = _summarise(scores, neighbours, config)
+        # Pinned before anything is scored: all parts of an evaluation see the same neighbours.
+        pinned = begun_with or pin(neighbours, stage.file(NEIGHBOURS))
+        scores = {}
+        for k in (0, *ks):
+            mode = on(k) if k else OFF
+            # Parts of a mode are named by their number alone, so that each mode needs a folder of its own.
+            keep = Parts(stage.scratch(mode), ARRAY).keep
+            given = pinned if k else None
+            scores[mode] = score(model, store, config, given, k, at_step(progress, mode), keep)
+        arrays, results = _summarise(scores, pinned, config)
         with stage.write("scores.npz") as file:
             np.savez(file, allow_pickle=False, **arrays)
         with stage.write("results.json") as file:
             file.write(json.dumps(results | (facts or {}), indent=2).encode())
-        for part in stage.path.glob("*.part.npy"):
-            part.unlink()
         stage.counts.update(documents=len(store), tokens=len(store.tokens), bytes=int(store.num_bytes.sum()))
+        stage.counts[VERSION] = pinned.version
 
-    inputs = {"model": model_fingerprint, "tokens": store.fingerprint, "neighbours": neighbours.fingerprint}
-    return Evaluation(
-        run_stage(path, "evaluation", to_dict(config), inputs, work, f"retro evaluate MODEL --out {path}")
-    )
+    # Its own neighbours, if it has any, are what an evaluation is opened or resumed with, not those of today.
+    inputs = {
+        "model": model_fingerprint,
+        "tokens": store.fingerprint,
+        "neighbours": (begun_with or neighbours).fingerprint,
+    }
+    return Evaluation(run_stage(path, "evaluation", to_dict(config), inputs, work, COMMAND))
 
 
-def _kept_in(stage: Stage, mode: str) -> Keep:
-    """Keeps the bits of every part of a mode in a file of the unfinished folder."""
+def _begun_with(path: Path, neighbours: Neighbours) -> PinnedNeighbours | None:
+    """The neighbours of an evaluation that is finished or was begun in this folder."""
+    for folder in (path, path.with_name(path.name + ".partial")):
+        found = open_pinned(folder / NEIGHBOURS, neighbours.store, neighbours.datastore)
+        if found is not None:
+            return found
+    return None
 
-    def keep(number: int, make: Callable[[], np.ndarray]) -> np.ndarray:
-        name = f"{mode}-{number:06}.part.npy"
-        if not stage.has(name):
-            bits = make()
-            with stage.write(name) as file:
-                np.save(file, bits)
-            return bits
-        return np.load(stage.file(name))
 
-    return keep
+def _num_deleted(neighbours: Neighbours, config: EvaluationConfig) -> int:
+    """How many of the neighbours that an evaluation reads were deleted since they were pinned."""
+    # Others have a fingerprint that changes with every deletion, and need no counting.
+    if not isinstance(neighbours, PinnedNeighbours):
+        return 0
+    return neighbours.num_deleted(max((config.leakage_neighbours, *config.num_neighbours)))
 
 
 def _summarise(
@@ -125,37 +200,41 @@ def _summarise(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays that comparisons need, and the results."""
     store, table, tokenizer = neighbours.store, neighbours.table, neighbours.datastore.tokenizer
-    sizes, sources = (
-        Sizes.of(store, tokenizer),
-        np.array([document["source"] for document in store.documents]),
-    )
+    sizes = Sizes.of(store, tokenizer)
     chunks = {
         "num_bytes": chunk_bytes(table, tokenizer),
         "overlaps": chunk_overlaps(neighbours, config.leakage_neighbours),
+        "documents": table.documents,
     }
-    chunks["documents"] = table.documents
-    arrays = {
-        **chunks,
+    documents = {
         "document_bytes": sizes.num_bytes,
         "document_tokens": sizes.num_tokens,
         "document_words": sizes.num_words,
     }
-    by_document, by_chunk = {}, {}
-    for mode, scored in scores.items():
-        by_document[mode] = arrays[f"documents/{mode}"] = scored.by_document()
-        by_chunk[mode] = arrays[f"chunks/{mode}"] = scored.by_chunk(table)
+    by_document = {mode: scored.by_document() for mode, scored in scores.items()}
+    by_chunk = {mode: scored.by_chunk(table) for mode, scored in scores.items()}
     results = {
         "modes": {mode: asdict(measure(bits, sizes)) for mode, bits in by_document.items()},
-        "sources": {
-            source: {
-                mode: asdict(measure(bits, sizes, sources == source)) for mode, bits in by_document.items()
-            }
-            for source in sorted(set(sources.tolist()))
-        },
+        "sources": _by_source(by_document, sizes, neighbours),
         "overlap": [asdict(part) for part in overlap_histogram(chunks["overlaps"], chunks["num_bytes"])],
         "filtered": {
             mode: [asdict(entry) for entry in filtered_bits_per_byte(bits, **chunks)]
             for mode, bits in by_chunk.items()
         },
     }
+    arrays = {**chunks, **documents}
+    arrays |= {f"documents/{mode}": bits for mode, bits in by_document.items()}
+    arrays |= {f"chunks/{mode}": bits for mode, bits in by_chunk.items()}
     return arrays, results
+
+
+def _by_source(
+    by_document: dict[str, np.ndarray], sizes: Sizes, neighbours: Neighbours
+) -> dict[str, dict[str, Any]]:
+    """The metrics of every source in every mode."""
+    sources = np.array([document["source"] for document in neighbours.store.documents])
+    found: dict[str, dict[str, Any]] = {}
+    for source in sorted(set(sources.tolist())):
+        own = sources == source
+        found[source] = {mode: asdict(measure(bits, sizes, own)) for mode, bits in by_document.items()}
+    return found

@@ -1,4 +1,7 @@
-"""One document inspected: what retrieval saved on every token, and what its chunks share with their neighbours."""
+"""One document inspected: what retrieval saved on every token, and what its chunks share with neighbours.
+
+`pages/inspection.py` makes a page of it.
+"""
 
 from dataclasses import dataclass
 
@@ -50,7 +53,7 @@ class InspectedChunk:
 
 @dataclass(frozen=True)
 class InspectedDocument:
-    """A document chunk by chunk. The neighbours of its last chunk condition nothing, and are not there."""
+    """A document chunk by chunk. The neighbours of its last chunk are read by no chunk, and are not there."""
 
     id: str
     title: str
@@ -79,18 +82,19 @@ def document_gains(evaluation: Evaluation, store: TokenStore, k: int) -> list[Do
             f"{evaluation.artifact.path} has {', '.join(evaluation.modes)}; expected {on(k)}; "
             f"remove it and run: retro evaluate WORK RUN --num-neighbours {k}"
         )
-    off, with_neighbours = evaluation.document_bits(OFF), evaluation.document_bits(on(k))
+    off_bits = evaluation.document_bits(OFF)
+    on_bits = evaluation.document_bits(on(k))
     gains = [
         DocumentGain(
             number,
             row["id"],
             row["title"],
             row["source"],
-            int(store.num_bytes[number]),
-            float(off[number]),
-            float(bits),
+            num_bytes=int(store.num_bytes[number]),
+            off=float(off_bits[number]),
+            on=float(on_bits[number]),
         )
-        for number, (row, bits) in enumerate(zip(store.documents, with_neighbours, strict=True))
+        for number, row in enumerate(store.documents)
     ]
     return sorted(gains, key=lambda document: -document.gain)
 
@@ -104,8 +108,8 @@ def find_document(store: TokenStore, name: str) -> int:
     ]
     if len(found) != 1:
         raise DataError(
-            f"{len(found) or 'no'} documents of {store.artifact.path} have the id {name!r}; expected one, named ID or SOURCE/ID; "
-            "run: retro inspect WORK RUN --list"
+            f"{len(found) or 'no'} documents of {store.artifact.path} have the id {name!r}; "
+            "expected one, named ID or SOURCE/ID; run: retro inspect WORK RUN --list"
         )
     return found[0]
 
@@ -113,22 +117,26 @@ def find_document(store: TokenStore, name: str) -> int:
 def inspect_document(
     model: LanguageModel, neighbours: Neighbours, document: int, k: int, config: EvaluationConfig
 ) -> InspectedDocument:
-    """Score one document of the neighbours' store without retrieval and with k neighbours, and compare it with these."""
+    """Score one document with retrieval off and on, and compare it with its k neighbours."""
     if not model.facts.retrieves:
         raise ConfigError(
-            "the model has no cross-attention; expected a RETRO, which can be looked at with retrieval off and on"
+            "the model has no cross-attention; "
+            "expected a RETRO, which can be scored with retrieval off and on; name another run"
         )
+    # A store of this document alone has the windows, and up to rounding the bits, of the whole store.
     one = neighbours.select([document])
-    row, table, tokenizer = one.store.documents[0], one.table, one.datastore.tokenizer
-    off, with_neighbours = (
-        score(model, one.store, config, one if used else None, used).bits for used in (0, k)
-    )
+    row = one.store.documents[0]
+    table = one.table
+    tokenizer = one.datastore.tokenizer
+    off = score(model, one.store, config).bits
+    with_neighbours = score(model, one.store, config, one, k).bits
     chunks = [table.tokens(chunk).tolist() for chunk in range(len(table))]
+    # All chunks but the last have neighbours that another chunk reads.
     coloured = colour_chunks(chunks, one.describe(np.arange(len(table) - 1), k), tokenizer)
-    spans = zip(table.starts, table.starts + table.lengths, strict=True)
-    bits = [(off[start:stop].tolist(), with_neighbours[start:stop].tolist()) for start, stop in spans]
-    chunks_with_bits = [
-        InspectedChunk(chunk, *pair, num_bytes=int(size))
-        for chunk, pair, size in zip(coloured, bits, chunk_bytes(table, tokenizer), strict=True)
-    ]
-    return InspectedDocument(row["id"], row["title"], row["source"], k, chunks_with_bits)
+    num_bytes = chunk_bytes(table, tokenizer)
+    inspected = []
+    for number, chunk in enumerate(coloured):
+        own = slice(table.starts[number], table.starts[number] + table.lengths[number])
+        bits = (off[own].tolist(), with_neighbours[own].tolist())
+        inspected.append(InspectedChunk(chunk, *bits, num_bytes=int(num_bytes[number])))
+    return InspectedDocument(row["id"], row["title"], row["source"], k, inspected)

@@ -17,12 +17,13 @@ NEW = 0.125
 
 
 def chunk_overlaps(neighbours: Neighbours, num_neighbours: int = 10, batch: int = 512) -> np.ndarray:
-    """r(C) of every chunk: the longest run of tokens shared with its nearest neighbours, as a part of its length."""
+    """r(C) of every chunk: the longest run of tokens shared with a neighbour, as a part of its length."""
     table = neighbours.table
     overlaps = np.zeros(len(table))
     for first in range(0, len(table), batch):
         chunks = np.arange(first, min(first + batch, len(table)))
         retrieved, _ = neighbours.values(chunks, min(num_neighbours, neighbours.max_neighbours))
+        # Padding after a document's last chunk is no token in common: it is told by its id.
         tokens = table.gather(chunks, table.chunk_len)
         overlaps[chunks] = (
             longest_common_substring(tokens, retrieved, table.store.pad_id) / table.lengths[chunks]
@@ -52,10 +53,11 @@ class FilteredScore:
 def filtered_bits_per_byte(
     bits: np.ndarray, num_bytes: np.ndarray, overlaps: np.ndarray, documents: np.ndarray
 ) -> list[FilteredScore]:
-    """bpb(α) for α from 0 to 1 by 1/64, from the bits, bytes, overlaps and documents of the chunks; an α that no chunk meets is left out.
+    """bpb(α) for α from 0 to 1 by 1/64, from the bits, bytes, overlaps and documents of the chunks.
 
-    Intervals are over documents.
+    An α that no chunk meets is left out. Intervals are over documents.
     """
+    # One row a document; the first half of its columns are bits, the other half bytes, one column for each α.
     sums = np.concatenate(
         [kept_by_alpha(values, overlaps, documents) for values in (bits, num_bytes)], axis=1
     )
@@ -71,17 +73,17 @@ def filtered_bits_per_byte(
 def kept_by_alpha(values: np.ndarray, overlaps: np.ndarray, documents: np.ndarray) -> np.ndarray:
     """For each document (rows) and α (columns) the sum of the values of its chunks with r(C) ≤ α."""
     num_documents = int(documents.max(initial=-1)) + 1
+    # A chunk counts from the first α on that reaches its overlap: it is put there, and cells are summed up.
     first = np.ceil(overlaps * STEPS).astype(np.int64)
-    cells = np.bincount(
-        documents * (STEPS + 1) + first, weights=values, minlength=num_documents * (STEPS + 1)
-    )
+    size = num_documents * (STEPS + 1)
+    cells = np.bincount(documents * (STEPS + 1) + first, weights=values, minlength=size)
     kept: np.ndarray = cells.reshape(num_documents, STEPS + 1).cumsum(axis=1)
     return kept
 
 
 @dataclass(frozen=True)
 class OverlapBin:
-    """How many of the chunks with text, and of their bytes, have an overlap in (low, high], in the first bin from 0 on."""
+    """The part of the chunks with text, and of their bytes, with an overlap in (low, high]."""
 
     low: float
     high: float
@@ -91,9 +93,12 @@ class OverlapBin:
 
 def overlap_histogram(overlaps: np.ndarray, num_bytes: np.ndarray, num_bins: int = 8) -> list[OverlapBin]:
     """The distribution of r(C)."""
+    # A chunk of nothing but an end token has no overlap that would mean anything.
     with_text = num_bytes > 0
+    # Bins are closed above, so an overlap on an edge goes down; 0 itself would go below the first bin.
     places = np.maximum(np.ceil(overlaps[with_text] * num_bins).astype(np.int64) - 1, 0)
-    chunks, size = (np.bincount(places, weights, num_bins) for weights in (None, num_bytes[with_text]))
+    chunks = np.bincount(places, minlength=num_bins)
+    size = np.bincount(places, num_bytes[with_text], num_bins)
     edges = pairwise(step / num_bins for step in range(num_bins + 1))
     shares = zip(chunks / max(1, chunks.sum()), size / max(1, size.sum()), strict=True)
     return [OverlapBin(*edge, *map(float, share)) for edge, share in zip(edges, shares, strict=True)]

@@ -1,6 +1,5 @@
-"""Neighbours in the world: how many links lie between a Wikipedia article and the articles of its neighbours, by rank."""
+"""Neighbours in the world: how many links lie between Wikipedia articles and those of their neighbours."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,31 +7,31 @@ import numpy as np
 from retro.corpus.links import LinkGraph
 from retro.errors import ConfigError, DataError
 from retro.retrieval.neighbours import Neighbours
-from retro.scoring.intervals import Interval
+from retro.scoring.intervals import Interval, bootstrap
 
-NUM_RESAMPLES = 2000
 RANDOM = 0
 """The rank of random articles; those of neighbours begin at 1."""
-NOT_IN_GRAPH, NO_NEIGHBOUR = -1, -2
+NOT_IN_GRAPH = -1
+NO_NEIGHBOUR = -2
 
 
 @dataclass(frozen=True)
 class Distances:
-    """Of the pairs between which there is a way: how long it is on average, and how many are how far apart."""
+    """Of the pairs that links connect: how far apart they are on average, and how many are how far."""
 
     mean: Interval
     histogram: dict[int, int]
     disconnected: int
-    """Pairs without a way, which the mean leaves out."""
+    """Pairs that no links connect, which the mean leaves out."""
 
 
 @dataclass(frozen=True)
 class LinkDistances:
-    """What was measured. Intervals are over query documents, with their neighbours and random articles together."""
+    """What was measured. Intervals are over query documents, with all that belongs to them."""
 
     by_rank: list[Distances]
     random: Distances
-    """From the query's article to those of chunks of the datastore that were drawn at random, as a retriever without sense would."""
+    """From the query's article to those of random chunks, as a blind retriever would find them."""
     below_random: Interval
     """Mean distance of random articles less that of all neighbours."""
     rise: Interval
@@ -52,27 +51,33 @@ def link_distances(
     num_random: int = 20,
     seed: int = 0,
 ) -> LinkDistances:
-    """Distances in the graph from documents of a split to the documents of their chunks' first k neighbours, of all if k is 0.
+    """Distances in the graph from documents to those of their chunks' first k neighbours, of all if k is 0.
 
-    Documents are articles by their titles, over the graph's redirects, so neighbours and graph may come from different dumps. Every
-    complete chunk counts, in at most so many documents, drawn at random. The paper's graph is directed: links lead from the query.
+    Documents are articles by their titles, over the graph's redirects, so neighbours and graph may come
+    from different dumps. Every complete chunk counts, in at most `max_documents` documents, drawn at
+    random. The paper's graph is directed: links lead from the query.
     """
     k = min(k or neighbours.max_neighbours, neighbours.max_neighbours)
     if k < 2:
         raise ConfigError(f"k is {k}; expected at least 2 ranks to compare")
     rng = np.random.default_rng(seed)
     article_of, num_chunks = _articles_of_datastore(neighbours, graph)
-    held, queries = np.repeat(article_of, num_chunks), _queries(neighbours, graph, max_documents, rng)
+    queries = _queries(neighbours, graph, max_documents, rng)
+    # One entry for each chunk of the datastore: long articles are drawn as often as they could be retrieved.
+    held = np.repeat(article_of, num_chunks)
     held = held[held >= 0]
     if not len(held) or not queries:
         raise DataError(
-            f"{len(queries)} documents of {neighbours.store.artifact.path} and {len(np.unique(held))} of {neighbours.datastore.path} are articles of "
-            "the graph; expected some of both; read the links of the dump that they come from"
+            f"{len(queries)} documents of {neighbours.store.artifact.path} and {len(np.unique(held))} of "
+            f"{neighbours.datastore.path} are articles of the graph; expected some of both; "
+            "read the links of the dump that they come from"
         )
-    parts, not_in_graph = [], 0
+    parts = []
+    not_in_graph = 0
     for row, (document, own) in enumerate(queries):
         found = _found_articles(neighbours, article_of, document, k)
         not_in_graph += int((found == NOT_IN_GRAPH).sum())
+        # Random articles and found ones in one call, as the graph is searched from the same article for all.
         articles = np.concatenate([rng.choice(held, size=num_random), found[found >= 0]])
         ranks = np.concatenate([np.full(num_random, RANDOM), np.nonzero(found >= 0)[1] + 1])
         parts.append(np.stack([np.full(len(ranks), row), ranks, graph.distances(own, articles)]))
@@ -90,16 +95,15 @@ def _queries(
 
 
 def _articles_of_datastore(neighbours: Neighbours, graph: LinkGraph) -> tuple[np.ndarray, np.ndarray]:
-    """By the numbers of the datastore's documents, the article of each, negative if it has none, and how many chunks it has now."""
+    """By the datastore's numbers: each document's article, negative if none, and its number of chunks."""
     parts = list(zip(neighbours.snapshot.segments, neighbours.snapshot.live, strict=True))
     none = [np.zeros(0, dtype=np.int64)]
     numbers = np.concatenate(
         none + [segment.documents["number"][live].astype(np.int64) for segment, live in parts]
     )
-    articles, num_chunks = (
-        np.full(numbers.max(initial=-1) + 1, NOT_IN_GRAPH),
-        np.zeros(numbers.max(initial=-1) + 1, dtype=np.int64),
-    )
+    size = numbers.max(initial=-1) + 1
+    articles = np.full(size, NOT_IN_GRAPH)
+    num_chunks = np.zeros(size, dtype=np.int64)
     num_chunks[numbers] = np.concatenate(none + [segment.num_chunks[live] for segment, live in parts])
     version = neighbours.snapshot.version.number
     for number, row in neighbours.datastore.ledger.documents(numbers.tolist(), version).items():
@@ -108,48 +112,51 @@ def _articles_of_datastore(neighbours: Neighbours, graph: LinkGraph) -> tuple[np
 
 
 def _found_articles(neighbours: Neighbours, article_of: np.ndarray, document: int, k: int) -> np.ndarray:
-    """Articles of the neighbours of a document's complete chunks (chunk, rank); negative where there is none."""
+    """Articles of the neighbours of a document's complete chunks (chunk, rank); negative where none is."""
     table = neighbours.table
     chunks = np.arange(table.first[document], table.first[document + 1])
-    numbers = neighbours.snapshot.documents(
-        np.asarray(neighbours.chunks[chunks[table.complete[chunks]], :k], dtype=np.int64)
-    )
+    complete = chunks[table.complete[chunks]]
+    numbers = neighbours.snapshot.documents(np.asarray(neighbours.chunks[complete, :k], dtype=np.int64))
+    # Number −1 picks the last article, which the other arm then overrules.
     found: np.ndarray = np.where(numbers >= 0, article_of[numbers], NO_NEIGHBOUR)
     return found
 
 
 def _summary(pairs: np.ndarray, num_documents: int, k: int, not_in_graph: int) -> LinkDistances:
-    """From the document, rank and distance of every pair: means by rank, and the same over documents drawn with replacement."""
+    """From the document, rank and distance of every pair: means by rank, with intervals over documents."""
     documents, ranks, distances = pairs
-    ways, size = distances > 0, num_documents * (k + 1)
-    places = (documents * (k + 1) + ranks)[ways]
-    sums = np.bincount(places, distances[ways], size).reshape(num_documents, k + 1)
-    counts = np.bincount(places, minlength=size).reshape(num_documents, k + 1)
-    weights = np.random.default_rng(0).multinomial(
-        num_documents, np.full(num_documents, 1 / num_documents), NUM_RESAMPLES
-    )
-    totals, drawn = (sums.sum(0)[None], counts.sum(0)[None]), (weights @ sums, weights @ counts)
-
-    def interval(value: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Interval:
-        with np.errstate(invalid="ignore", divide="ignore"):  # a rank may have no way at all
-            (estimate,), resampled = value(*totals), value(*drawn)
-        real = resampled[np.isfinite(resampled)]
-        low, high = np.quantile(real, [0.025, 0.975]) if len(real) else (np.nan, np.nan)
-        return Interval(float(estimate), float(low), float(high))
-
-    def of_rank(rank: int) -> Distances:
-        own = distances[ranks == rank]
-        values, numbers = np.unique(own[own > 0], return_counts=True)
-        histogram = dict(zip(values.tolist(), numbers.tolist(), strict=True))
-        return Distances(interval(lambda s, c: s[:, rank] / c[:, rank]), histogram, int((own < 0).sum()))
-
+    connected = distances > 0
+    # Sum and number of the distances by document (rows) and rank (columns, of which random is the first).
+    cells = (documents * (k + 1) + ranks)[connected]
+    size = num_documents * (k + 1)
+    sums = np.bincount(cells, distances[connected], size).reshape(num_documents, k + 1)
+    counts = np.bincount(cells, minlength=size).reshape(num_documents, k + 1)
+    # Ranks around their mean: the slope of a least-squares line is then a weighted sum of the means by rank.
     centred = np.arange(k) - (k - 1) / 2
+
+    def statistics(drawn: np.ndarray) -> np.ndarray:
+        drawn_sums, drawn_counts = drawn[:, : k + 1], drawn[:, k + 1 :]
+        means = drawn_sums / drawn_counts
+        of_neighbours = drawn_sums[:, 1:].sum(axis=1) / drawn_counts[:, 1:].sum(axis=1)
+        below_random = means[:, RANDOM] - of_neighbours
+        rise = means[:, 1:] @ centred / (centred**2).sum()
+        return np.column_stack([means, below_random, rise])
+
+    *means, below_random, rise = bootstrap(np.concatenate([sums, counts], axis=1), statistics)
+    by_rank = [_distances(distances[ranks == rank], mean) for rank, mean in enumerate(means)]
     return LinkDistances(
-        by_rank=[of_rank(rank) for rank in range(1, k + 1)],
-        random=of_rank(RANDOM),
-        below_random=interval(lambda s, c: s[:, RANDOM] / c[:, RANDOM] - s[:, 1:].sum(1) / c[:, 1:].sum(1)),
-        rise=interval(lambda s, c: s[:, 1:] / c[:, 1:] @ centred / (centred**2).sum()),
+        by_rank=by_rank[1:],
+        random=by_rank[RANDOM],
+        below_random=below_random,
+        rise=rise,
         num_documents=num_documents,
         same_article=int((distances[ranks != RANDOM] == 0).sum()),
         not_in_graph=not_in_graph,
     )
+
+
+def _distances(found: np.ndarray, mean: Interval) -> Distances:
+    """Those of one rank; 0 is an article and itself, and negative is not connected."""
+    values, numbers = np.unique(found[found > 0], return_counts=True)
+    histogram = dict(zip(values.tolist(), numbers.tolist(), strict=True))
+    return Distances(mean, histogram, int((found < 0).sum()))

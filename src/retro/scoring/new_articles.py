@@ -1,9 +1,10 @@
 """New articles: which documents of a set are new to the datastore, and how each group scores.
 
-The paper's appendix takes articles that were written or heavily edited after its data was collected, and leaves out those that rely on
-templates, told by chunks with a high overlap with their neighbours. Here the same is done by rule: a document whose title the datastore
-holds is a *later edition*, another one with many overlapping chunks is *templated*, and the rest is *new*. The cleaning of the text itself
-is `corpus/wikitext.py`.
+The paper's appendix takes articles that were written or heavily edited after its data was collected, and
+leaves out those that rely on templates, told by chunks with a high overlap with their neighbours. Here the
+same is done by rule: a document whose title the datastore holds is a *later edition*, another one with many
+overlapping chunks is *templated*, and the rest is *new*. The cleaning of the text itself is
+`corpus/wikitext.py`.
 """
 
 from dataclasses import dataclass
@@ -20,12 +21,12 @@ NEW, LATER, TEMPLATED = "new", "later edition", "templated"
 HIGH_OVERLAP = 0.5
 """A chunk that shares more than this part of its length with a neighbour is a template's."""
 TEMPLATED_SHARE = 0.25
-"""A document with more than this part of its chunks like that is left out. The paper gives no numbers; these are ours."""
+"""A document with more of these than this part is templated. The paper gives no numbers; these are ours."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """The documents of one kind, with their bits per byte in every mode; none where there are no documents."""
+    """The documents of one kind, with their bits per byte in every mode."""
 
     name: str
     documents: int
@@ -33,27 +34,27 @@ class Group:
     bits_per_byte: dict[str, Interval]
 
 
-def title_keys(datastore: Datastore) -> frozenset[str]:
-    """The titles of the datastore's documents, without what forms of one title differ in."""
-    return frozenset(
-        title_key(title)
-        for (title,) in datastore.ledger.rows("SELECT DISTINCT title FROM documents WHERE deleted IS NULL")
-    )
-
-
 def kinds_of(found: EvaluationSet, overlaps: np.ndarray) -> np.ndarray:
     """The kind of every document of a set, by its title and the overlaps of its chunks."""
-    known, table = title_keys(found.neighbours.datastore) - {""}, found.neighbours.table
+    known = _title_keys(found.neighbours.datastore) - {""}
     later = np.array([title_key(row["title"]) in known for row in found.store.documents])
-    share = np.add.reduceat((overlaps > HIGH_OVERLAP).astype(np.float64), table.first[:-1]) / np.diff(
-        table.first
-    )
+    # The chunks of a document stand together in the table, from its first chunk to that of the next document.
+    firsts = found.neighbours.table.first
+    num_high = np.add.reduceat((overlaps > HIGH_OVERLAP).astype(np.float64), firsts[:-1])
+    share = num_high / np.diff(firsts)
     return np.where(later, LATER, np.where(share > TEMPLATED_SHARE, TEMPLATED, NEW))
+
+
+def _title_keys(datastore: Datastore) -> frozenset[str]:
+    """The titles of the datastore's documents, without what forms of one title differ in."""
+    rows = datastore.ledger.rows("SELECT DISTINCT title FROM documents WHERE deleted IS NULL")
+    return frozenset(title_key(title) for (title,) in rows)
 
 
 def by_kind(found: EvaluationSet, evaluation: Evaluation) -> list[Group]:
     """The groups that have documents: new ones, later editions, templated ones."""
-    kinds, num_bytes = kinds_of(found, evaluation.arrays["overlaps"]), found.store.num_bytes
+    kinds = kinds_of(found, evaluation.arrays["overlaps"])
+    num_bytes = found.store.num_bytes
     groups = []
     for name in (NEW, LATER, TEMPLATED):
         own = kinds == name

@@ -1,14 +1,20 @@
-"""Evaluation sets: any documents, as tokens and neighbours of a workspace that was made without them."""
+"""Evaluation sets: any documents, as tokens and neighbours of a workspace that was made without them.
 
+Documents from elsewhere may be no news to a model, so it is counted which of them stand in the training
+text or the datastore as well: leakage of whole documents, in plain sight.
+"""
+
+import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
+from retro.corpus.decontamination import find_pairs
 from retro.corpus.documents import Document
 from retro.corpus.encode import EncodedDocument, row_of
 from retro.corpus.readers import READERS, FieldMap, read
@@ -19,12 +25,35 @@ from retro.errors import DataError
 from retro.retrieval.chunks import content_hashes
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours, find_neighbours
-from retro.scoring.seen import Seen, find_seen
 from retro.stages.files import make_fingerprint, write_json
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Stage, open_artifact, run_stage
 
 COMMAND = "retro evaluate WORK RUN --on SOURCE"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How many documents of a set stand in the datastore or the training text as well."""
+
+    documents: int
+    """All documents of the set."""
+    exact: int
+    """Those whose text is there, character by character."""
+    near: int
+    """Others with a 13-gram Jaccard similarity of at least 0.8 to a document there."""
+    ids: tuple[str, ...]
+    """The ids of both."""
+
+    @property
+    def count(self) -> int:
+        return self.exact + self.near
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count} of {self.documents} documents are in the training text or the datastore "
+            f"({self.exact} exactly, {self.near} nearly)"
+        )
 
 
 @dataclass(frozen=True)
@@ -41,13 +70,39 @@ class EvaluationSet:
 
 
 def name_of(source: str) -> str:
-    """What a set's folder is called: the catalogue's name, or that of the file or folder without its endings."""
-    base = source if source.partition("@")[0] in READERS else Path(source).resolve().name.partition(".")[0]
-    return re.sub(r"[^\w@-]+", "-", base).strip("-") or "set"
+    """A set's folder is called as in the catalogue, or as its file or folder with some digits of the path."""
+    if source.partition("@")[0] in READERS:
+        return _plain(source)
+    # Files of one name in different folders are two sets; one file is one set, however its path is written.
+    # What is no path, as a name of the hub, does not depend on the folder that the command is run in.
+    address = str(Path(source).resolve()) if Path(source).exists() else source
+    digits = hashlib.sha256(address.encode()).hexdigest()[:8]
+    return f"{_former_name_of(source)}-{digits}"
+
+
+def _former_name_of(source: str) -> str:
+    """What a set's folder was called before it told files of one name apart."""
+    is_listed = source.partition("@")[0] in READERS
+    return _plain(source if is_listed else Path(source).resolve().name.partition(".")[0])
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^\w@-]+", "-", name).strip("-") or "set"
+
+
+def set_folder(sets: Path, source: str, fields: FieldMap | None = None) -> Path:
+    """The folder of a source below `sets`, or one of its former name that holds these very documents."""
+    # The former name may belong to another file of the same name, so that the documents must be the same.
+    former = sets / _former_name_of(source)
+    if (former / "tokens").exists():
+        found = TokenStore.open(former / "tokens").artifact.inputs["documents"]
+        if found == source_fingerprint(source, fields):
+            return former
+    return sets / name_of(source)
 
 
 def documents_of(source: str, fields: FieldMap | None = None) -> Iterator[Document]:
-    """Whatever the readers read; of a corpus of the catalogue one split alone, if it is named: `wikitext-2@test`."""
+    """What the readers read; of a corpus of the catalogue one split, if it is named: `wikitext-2@test`."""
     name, split = _without_split(source)
     found = False
     for document in read(name, fields):
@@ -55,9 +110,8 @@ def documents_of(source: str, fields: FieldMap | None = None) -> Iterator[Docume
             found = True
             yield document
     if not found:
-        raise DataError(
-            f"{source} holds no document{f' of a split {split!r}' * bool(split)}; expected at least one; name another source"
-        )
+        of_split = f" of a split {split!r}" if split else ""
+        raise DataError(f"{source} holds no document{of_split}; expected at least one; name another source")
 
 
 def source_fingerprint(source: str, fields: FieldMap | None = None) -> str:
@@ -79,20 +133,23 @@ def make_set(
     fields: FieldMap | None = None,
     progress: Progress = no_progress,
 ) -> EvaluationSet:
-    """Encode the documents, find their neighbours, and compare them with the training text; what is finished below `path` is kept."""
+    """Encode the documents, find their neighbours, and compare them with the training text.
+
+    What is finished below `path` is kept.
+    """
     store = write_set(source, path / "tokens", datastore.tokenizer, fields)
     neighbours = find_neighbours(store, datastore, path / "neighbours", progress)
     return EvaluationSet(path.name, neighbours, _compare(store, datastore, training, path / "seen"))
 
 
 def write_set(source: str, path: Path, tokenizer: Tokenizer, fields: FieldMap | None = None) -> TokenStore:
-    """The token store of a set, in the order of the source. Memory holds the tokens of the set, not its text."""
+    """The token store of a set, in the source's order. Memory holds the tokens of the set, not its text."""
     inputs = {"documents": source_fingerprint(source, fields)}
-    if path.exists() and TokenStore.open(path).artifact.inputs == {
-        **inputs,
-        "tokenizer": tokenizer.fingerprint,
-    }:
-        return TokenStore.open(path)
+    # Encoded before: the tokens are taken as they are, and the source need not be read again.
+    if path.exists():
+        store = TokenStore.open(path)
+        if store.artifact.inputs == {**inputs, "tokenizer": tokenizer.fingerprint}:
+            return store
     encoded = []
     for number, document in enumerate(documents_of(source, fields)):
         tokens = np.array(tokenizer.encode(document.text), dtype=tokenizer.dtype)
@@ -108,16 +165,60 @@ def _compare(store: TokenStore, datastore: Datastore, training: TokenStore | Non
     }
     if training is not None:
         inputs["training"] = training.fingerprint
+    # What is known follows from the datastore of today, and is quickly counted again.
     if path.exists() and open_artifact(path, "seen", COMMAND).inputs != inputs:
         shutil.rmtree(path)
 
     def work(stage: Stage) -> None:
+        ids = [row["id"] for row in store.documents]
         documents = [store.document(number) for number in range(len(store))]
-        seen = find_seen(
-            [row["id"] for row in store.documents], content_hashes(store), documents, datastore, training
-        )
+        seen = find_seen(ids, content_hashes(store), documents, datastore, training)
         write_json(stage.file("seen.json"), seen.ids)
         stage.counts.update(documents=seen.documents, exact=seen.exact, near=seen.near)
 
     artifact = run_stage(path, "seen", {}, inputs, work, COMMAND)
     return Seen(**artifact.counts, ids=tuple(json.loads(artifact.file("seen.json").read_text())))
+
+
+def find_seen(
+    ids: Sequence[str],
+    hashes: np.ndarray,
+    documents: Sequence[np.ndarray],
+    datastore: Datastore,
+    training: TokenStore | None,
+) -> Seen:
+    """Compare documents with all that was trained on or can be retrieved.
+
+    They are given by their ids, short content hashes and tokens. Only whole documents are compared: a
+    passage out of a longer document is not found this way; the overlap of chunks tells of those. Without the
+    training text, as with a run from elsewhere, the datastore alone tells what is known.
+    """
+    trained_on = [] if training is None else [content_hashes(training)]
+    known = np.concatenate([*trained_on, _live_hashes(datastore)])
+    exact = np.isin(hashes, known)
+    # An exact copy is near as well, and is counted as exact alone.
+    near = np.zeros(len(ids), dtype=bool)
+    near[[pair.held_out for pair in find_pairs(_known_documents(datastore, training), documents)]] = True
+    found = np.array(ids, dtype=object)[near | exact]
+    return Seen(len(ids), int(exact.sum()), int((near & ~exact).sum()), tuple(found.tolist()))
+
+
+def _live_hashes(datastore: Datastore) -> np.ndarray:
+    """Short content hashes of the documents that the datastore holds now."""
+    snapshot = datastore.snapshot()
+    parts = zip(snapshot.segments, snapshot.live, strict=True)
+    return np.concatenate(
+        [np.zeros(0, dtype=np.uint64), *(segment.documents["content_hash"][live] for segment, live in parts)]
+    )
+
+
+def _known_documents(datastore: Datastore, training: TokenStore | None) -> Iterator[np.ndarray]:
+    """The datastore's documents, and those of the training text that it does not hold."""
+    snapshot = datastore.snapshot()
+    for segment, live in zip(snapshot.segments, snapshot.live, strict=True):
+        for document in segment.documents[live]:
+            yield segment.tokens[document["start"] : document["end"]]
+    if training is None:
+        return
+    for number in np.flatnonzero(~np.isin(content_hashes(training), _live_hashes(datastore))):
+        yield training.document(int(number))

@@ -1,4 +1,7 @@
-"""A prompt and the target behind it, of which only the target is scored: the one mechanism of last words, summaries and harness requests."""
+"""A prompt and the target behind it, of which only the target is scored.
+
+This is the one mechanism of last words, summaries and requests of the harness.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,25 +16,36 @@ from retro.errors import ConfigError
 from retro.model.protocol import LanguageModel
 from retro.retrieval.retriever import Retriever
 from retro.scoring.intervals import Interval, bootstrap_ratio
-from retro.stages.progress import Progress
+from retro.scoring.windows import (
+    Window,
+    batch_targets,
+    batch_tokens,
+    batches_of,
+    complete_chunks,
+    expect_on_grid,
+    windows_of,
+)
+from retro.stages.progress import Progress, no_progress
 
 
 @dataclass(frozen=True)
 class Prompted:
-    """The tokens of a prompt and its target. `start` is the target's first token, `num_bytes` the bytes of the target's text."""
+    """The tokens of a prompt and its target."""
 
     tokens: np.ndarray
     start: int
+    """The target's first token."""
     num_bytes: int
+    """Bytes of the target's text."""
 
 
 def encode_pair(tokenizer: Tokenizer, prompt: str, target: str) -> Prompted:
-    """Both as one text, as the model was trained on it; a token that lies across the border is the target's."""
+    """Both as one text, as models are trained on it; a token that lies across the border is the target's."""
     tokens = np.array(tokenizer.encode(prompt + target), dtype=np.int64)
+    # Where the bytes of each token end: the target begins with the first one that ends behind the prompt.
     ends = np.cumsum(tokenizer.token_lengths[tokens])
-    return Prompted(
-        tokens, int(np.searchsorted(ends, len(prompt.encode()), side="right")), len(target.encode())
-    )
+    start = int(np.searchsorted(ends, len(prompt.encode()), side="right"))
+    return Prompted(tokens, start, len(target.encode()))
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,7 @@ class TargetScores:
     bits: np.ndarray
     """−log2 p of the target's tokens, given all before them."""
     greedy: np.ndarray
-    """Whether every token of the target is the most probable one, which is to say that greedy generation writes the target."""
+    """Whether every token of the target is the most probable one: greedy generation would write it."""
     num_tokens: np.ndarray
     num_bytes: np.ndarray
 
@@ -50,31 +64,21 @@ class TargetScores:
         return bootstrap_ratio(self.bits, self.num_bytes)
 
     def perplexity(self, units: np.ndarray) -> Interval:
-        """By units of each target, as tokens or words."""
+        """Per unit of the targets; `units` counts them in each target, be they tokens or words."""
         bits = bootstrap_ratio(self.bits, units)
         return Interval(2.0**bits.estimate, 2.0**bits.low, 2.0**bits.high)
 
 
-@dataclass(frozen=True)
-class _Window:
-    """A stretch of one item's tokens that is fed to the model, and the tokens of it that are scored."""
+class _FlatItems:
+    """The tokens of all items one after the other, as windows want them."""
 
-    item: int
-    start: int
-    stop: int
-    score_from: int
-    score_to: int
-
-
-def _windows(items: Sequence[Prompted], config: EvaluationConfig) -> Iterator[_Window]:
-    """Windows as in `bits_per_byte.py`, those alone that reach into the target: all of it in one, unless the tokens are many."""
-    for number, item in enumerate(items):
-        scored, start, end = 1, 0, len(item.tokens)
-        while scored < end:
-            stop = min(start + config.window, end - 1)
-            if stop >= item.start:
-                yield _Window(number, start, stop, max(scored, item.start), stop + 1)
-            scored, start = stop + 1, start + config.stride
+    def __init__(self, items: Sequence[Prompted], pad_id: int) -> None:
+        lengths = np.array([len(item.tokens) for item in items], dtype=np.int64)
+        self.tokens = np.concatenate([np.zeros(0, dtype=np.int64), *(item.tokens for item in items)])
+        self.ends = np.cumsum(lengths)
+        self.starts = self.ends - lengths
+        self.pad_id = pad_id
+        self.target_starts = self.starts + np.array([item.start for item in items], dtype=np.int64)
 
 
 @torch.inference_mode()
@@ -84,34 +88,35 @@ def score_targets(
     config: EvaluationConfig,
     ks: Sequence[int] = (0,),
     retriever: Retriever | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Mapping[int, TargetScores]:
-    """Score every target without retrieval (k = 0) and with each other k; the datastore is searched once for all of them.
+    """Score every target without retrieval (k = 0) and with each other k; one search serves them all.
 
-    Every complete chunk before the scored token retrieves, an incomplete one does not. A target's token without anything before it
-    is charged the uniform log2 of the vocabulary, and is never the most probable one.
+    Every complete chunk before the scored token retrieves, an incomplete one does not. A target's token
+    without anything before it is charged the uniform log2 of the vocabulary, and is never the most probable
+    one.
     """
     if max(ks, default=0) and (retriever is None or not model.facts.retrieves):
         missing = "a datastore" if model.facts.retrieves else "a model with cross-attention"
         raise ConfigError(
             f"{max(ks)} neighbours were asked for without {missing}; expected it, or no neighbours"
         )
-    m = model.facts.chunk_len
-    if config.window % m or config.stride % m:
-        raise ConfigError(
-            f"window {config.window} and stride {config.stride} move the chunk grid; expected multiples of {m}"
-        )
+    expect_on_grid(config, model.facts.chunk_len)
+    texts = _FlatItems(items, model.facts.pad_id)
+    # Targets whose first token has nothing before it.
     alone = np.array([item.start == 0 and len(item.tokens) > 0 for item in items], dtype=bool)
     bits = {k: np.where(alone, math.log2(model.facts.vocab_size), 0.0) for k in ks}
     greedy = {k: np.logical_not(alone) for k in ks}
-    windows = sorted(_windows(items, config), key=lambda window: window.start - window.stop)
-    for first in range(0, len(windows), config.batch_size):
-        batch = windows[first : first + config.batch_size]
-        for k, window, window_bits, is_greedy in _score_batch(model, items, batch, ks, retriever):
-            bits[k][window.item] += window_bits
-            greedy[k][window.item] &= is_greedy
-        if progress:
-            progress(first + len(batch), len(windows))
+    windows = list(windows_of(texts, config.window, config.stride, texts.target_starts))
+    done = 0
+    for batch in batches_of(windows, max_windows=config.batch_size):
+        for k, window, window_bits, is_greedy in _score_batch(model, texts, batch, ks, retriever):
+            # A long target has several windows: its bits are their sum, and it is greedy only if all of
+            # them are.
+            bits[k][window.document] += window_bits
+            greedy[k][window.document] &= is_greedy
+        done += len(batch)
+        progress(done, len(windows))
     num_tokens = np.array([len(item.tokens) - item.start for item in items])
     num_bytes = np.array([item.num_bytes for item in items])
     return {k: TargetScores(bits[k], greedy[k], num_tokens, num_bytes) for k in ks}
@@ -119,53 +124,44 @@ def score_targets(
 
 def _score_batch(
     model: LanguageModel,
-    items: Sequence[Prompted],
-    windows: list[_Window],
+    texts: _FlatItems,
+    windows: list[Window],
     ks: Sequence[int],
     retriever: Retriever | None,
-) -> Iterator[tuple[int, _Window, float, bool]]:
-    """For each k and window, the bits of the scored tokens and whether all of them are the most probable ones."""
-    device = model.device
-    tokens = np.full(
-        (len(windows), max(window.stop - window.start for window in windows)),
-        model.facts.pad_id,
-        dtype=np.int64,
-    )
-    for row, window in enumerate(windows):
-        tokens[row, : window.stop - window.start] = items[window.item].tokens[window.start : window.stop]
-    retrieved = (
-        _retrieve(model, tokens, windows, retriever, max(ks)) if retriever is not None and max(ks) else None
-    )
-    targets = np.full(tokens.shape, model.facts.pad_id, dtype=np.int64)
-    for row, window in enumerate(windows):
-        places = slice(window.score_from - 1 - window.start, window.score_to - 1 - window.start)
-        targets[row, places] = items[window.item].tokens[window.score_from : window.score_to]
-    inputs = [torch.from_numpy(array).to(device) for array in (tokens, targets)]
+) -> Iterator[tuple[int, Window, float, bool]]:
+    """For each k and window, the bits of the scored tokens, and whether all of them are the most probable."""
+    tokens = batch_tokens(texts, windows)
+    inputs = [tensor.to(model.device) for tensor in (torch.from_numpy(tokens), batch_targets(texts, windows))]
+    most = max(ks)
+    retrieved: tuple[np.ndarray, ...] = ()
+    if retriever is not None and most:
+        retrieved = _retrieve(model, tokens, windows, retriever, most)
     for k in ks:
-        given = []
-        if k and retrieved is not None:
-            given = [torch.from_numpy(array[:, :, :k]).to(device) for array in retrieved]
+        # Neighbours are sorted by distance: the first k of the most that are wanted are what k alone would
+        # find.
+        given = [torch.from_numpy(array[:, :, :k]).to(model.device) for array in retrieved if k]
         scored = model.score(*inputs, *given, greedy=True)
         assert scored.greedy is not None
-        bits = -scored.log_probs.double().sum(-1) / math.log(2.0)
-        greedy = scored.greedy.all(-1)
+        # Positions that are not scored have a log-probability of 0 and count as greedy.
+        bits = (-scored.log_probs.double().sum(-1) / math.log(2.0)).cpu()
+        greedy = scored.greedy.all(-1).cpu()
         for row, window in enumerate(windows):
             yield k, window, float(bits[row]), bool(greedy[row])
 
 
 def _retrieve(
-    model: LanguageModel, tokens: np.ndarray, windows: list[_Window], retriever: Retriever, k: int
+    model: LanguageModel, tokens: np.ndarray, windows: list[Window], retriever: Retriever, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """[N, F] of the neighbours of every complete chunk, and the mask of the real ones; an incomplete chunk has none."""
-    m, num_chunks = model.facts.chunk_len, tokens.shape[1] // model.facts.chunk_len
-    values = np.full(
-        (len(windows), num_chunks, k, model.facts.retrieved_len), model.facts.pad_id, dtype=np.int64
-    )
-    mask = np.zeros((len(windows), num_chunks, k), dtype=bool)
-    complete = (
-        np.arange(num_chunks) < np.array([(window.stop - window.start) // m for window in windows])[:, None]
-    )
+    """[N, F] of the neighbours of complete chunks, and the mask of the real ones; other chunks have none."""
+    facts = model.facts
+    num_chunks = tokens.shape[1] // facts.chunk_len
+    shape = (len(windows), num_chunks, k)
+    values = np.full((*shape, facts.retrieved_len), facts.pad_id, dtype=np.int64)
+    mask = np.zeros(shape, dtype=bool)
+    complete = complete_chunks(windows, num_chunks, facts.chunk_len)
+    # All complete chunks of the batch are searched for together.
     if complete.any():
-        chunks = tokens[:, : num_chunks * m].reshape(len(windows), num_chunks, m)[complete]
+        whole = tokens[:, : num_chunks * facts.chunk_len]
+        chunks = whole.reshape(len(windows), num_chunks, facts.chunk_len)[complete]
         values[complete], mask[complete] = retriever.values(list(chunks), k)
     return values, mask

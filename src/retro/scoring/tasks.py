@@ -1,4 +1,8 @@
-"""Tasks with a prompt and a target, as a stage: a run scored without retrieval and with several k."""
+"""Tasks with a prompt and a target, as a stage: a run scored without retrieval and with several k.
+
+LAMBADA asks for the last word of a passage. Summaries are scored as the paper scores those of the Curation
+Corpus: article, "TL;DR:", summary, and only the summary counts.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,19 +14,63 @@ import numpy as np
 from retro.config import EvaluationConfig
 from retro.config_json import to_dict
 from retro.corpus.documents import Document
+from retro.corpus.readers import FieldMap
 from retro.corpus.tokens import TokenStore
-from retro.errors import ConfigError
+from retro.errors import ConfigError, DataError
 from retro.model.protocol import LanguageModel
 from retro.retrieval.chunks import short_hash
 from retro.retrieval.retriever import Retriever
-from retro.scoring import lambada, summaries
-from retro.scoring.evaluate import OFF, on
-from retro.scoring.intervals import Interval
-from retro.scoring.seen import Seen, find_seen
-from retro.scoring.sets import source_fingerprint
+from retro.scoring.evaluate import OFF, VERSION, on
+from retro.scoring.intervals import Interval, bootstrap_ratio
+from retro.scoring.sets import Seen, documents_of, find_seen, source_fingerprint
 from retro.scoring.targets import TargetScores, encode_pair, score_targets
-from retro.stages.progress import Progress
-from retro.stages.stage import Artifact, Stage, run_stage
+from retro.stages.progress import Progress, no_progress
+from retro.stages.stage import MANIFEST, Artifact, Stage, run_stage
+
+LAMBADA = "lambada"
+"""The catalogue's name of LAMBADA's test passages, and the name of the task."""
+SUMMARY_MARK = "\n\nTL;DR:"
+SUMMARY_FIELDS = FieldMap(text="article", title="summary")
+"""A summary is to a record what a title is to a document; so every format that the readers know will do."""
+
+
+def last_words(source: str = LAMBADA) -> Iterator[tuple[str, str]]:
+    """Each document as its text before the last word, and the last word with the space in front of it."""
+    for document in documents_of(source):
+        prompt, space, word = document.text.rstrip().rpartition(" ")
+        if not prompt.strip():
+            raise DataError(
+                f"{source}: document {document.id} has fewer than two words; "
+                "expected a passage and its last word; remove it from the source"
+            )
+        yield prompt, space + word
+
+
+def last_word_metrics(scores: TargetScores) -> dict[str, Interval]:
+    """The part of the words that greedy generation gets wholly right, and the perplexity of a word."""
+    words = np.ones(len(scores.bits))
+    return {
+        "accuracy": bootstrap_ratio(scores.greedy.astype(np.float64), words),
+        "perplexity of a word": scores.perplexity(words),
+    }
+
+
+def summary_pairs(source: str) -> Iterator[tuple[str, str]]:
+    """The prompts and summaries of records with the fields `article` and `summary`, in any format we read."""
+    for document in documents_of(source, SUMMARY_FIELDS):
+        if not document.title.strip():
+            raise DataError(
+                f"{source}: record {document.id} has no summary; "
+                "expected the fields article and summary in each; remove it from the source"
+            )
+        yield document.text.rstrip() + SUMMARY_MARK, " " + document.title.strip()
+
+
+def summary_metrics(scores: TargetScores) -> dict[str, Interval]:
+    return {
+        "bits per byte": scores.bits_per_byte,
+        "perplexity of a token": scores.perplexity(scores.num_tokens),
+    }
 
 
 @dataclass(frozen=True)
@@ -37,8 +85,8 @@ class Task:
 
 
 TASKS = {
-    "lambada": Task(lambada.last_words, lambada.last_word_metrics, lambada.SOURCE),
-    "summaries": Task(summaries.summary_pairs, summaries.summary_metrics),
+    LAMBADA: Task(last_words, last_word_metrics, LAMBADA),
+    "summaries": Task(summary_pairs, summary_metrics),
 }
 
 
@@ -49,6 +97,16 @@ class TaskResult:
     artifact: Artifact
     modes: dict[str, dict[str, Interval]]
     seen: Seen
+
+    @staticmethod
+    def read(artifact: Artifact) -> "TaskResult":
+        results = json.loads(artifact.file("results.json").read_text())
+        modes = {
+            mode: {name: Interval(**value) for name, value in metrics.items()}
+            for mode, metrics in results["modes"].items()
+        }
+        seen = {**results["seen"], "ids": tuple(results["seen"]["ids"])}
+        return TaskResult(artifact, modes, Seen(**seen))
 
 
 def source_of(task: str, source: str = "") -> str:
@@ -69,51 +127,57 @@ def evaluate_task(
     training: TokenStore | None,
     path: Path,
     config: EvaluationConfig,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> TaskResult:
-    """Score a run on a task, and write metrics and the scores of every item below `path`."""
+    """Score a run on a task, and write metrics and the scores of every item below `path`.
+
+    What was scored with an earlier version of the datastore stays as it is; its counts name the version.
+    """
+    version = retriever.datastore.snapshot().version
     ks = (0, *(config.num_neighbours if model.facts.retrieves else ()))
 
     def work(stage: Stage) -> None:
         pairs = list(TASKS[task].pairs(source))
         items = [encode_pair(retriever.tokenizer, *pair) for pair in pairs]
-        scores = {
-            OFF if k == 0 else on(k): found
-            for k, found in score_targets(model, items, config, ks, retriever, progress).items()
-        }
-        modes = {
-            mode: {name: asdict(value) for name, value in TASKS[task].metrics(found).items()}
-            for mode, found in scores.items()
-        }
-        hashes = np.array(
-            [short_hash(Document("", prompt + target, "").content_hash) for prompt, target in pairs],
-            dtype=np.uint64,
-        )
+        by_k = score_targets(model, items, config, ks, retriever, progress)
+        scores = {on(k) if k else OFF: found for k, found in by_k.items()}
+        texts = (Document("", prompt + target, "") for prompt, target in pairs)
+        # An item's hash is that of a document with the same text, so that it is found among documents.
+        hashes = np.array([short_hash(text.content_hash) for text in texts], dtype=np.uint64)
+        # Items have no ids of their own; what was seen is told by their place in the source.
         numbers = [str(number) for number in range(len(items))]
         seen = find_seen(numbers, hashes, [item.tokens for item in items], retriever.datastore, training)
-        with stage.write("scores.npz") as file:
-            arrays = {
-                f"{name}/{mode}": getattr(found, name)
-                for mode, found in scores.items()
-                for name in ("bits", "greedy")
-            }
-            np.savez(file, allow_pickle=False, **arrays)
-        with stage.write("results.json") as file:
-            file.write(json.dumps({"modes": modes, "seen": asdict(seen)}, indent=2).encode())
+        _write(stage, TASKS[task], scores, seen)
         stage.counts.update(items=len(items), tokens=int(sum(len(item.tokens) for item in items)))
+        stage.counts[VERSION] = version.number
 
     inputs = {
         "model": model_fingerprint,
         "source": source_fingerprint(source),
-        "datastore": retriever.datastore.snapshot().version.lineage,
+        "datastore": _scored_with(path) or version.lineage,
     }
     if training is not None:
         inputs["training"] = training.fingerprint
-    config_of = {**to_dict(config), "task": task}
-    artifact = run_stage(path, "task", config_of, inputs, work, f"retro evaluate WORK RUN --task {task}")
-    results = json.loads(artifact.file("results.json").read_text())
-    modes = {
-        mode: {name: Interval(**value) for name, value in metrics.items()}
-        for mode, metrics in results["modes"].items()
-    }
-    return TaskResult(artifact, modes, Seen(**{**results["seen"], "ids": tuple(results["seen"]["ids"])}))
+    settings = {**to_dict(config), "task": task}
+    command = f"retro evaluate WORK RUN --task {task}"
+    return TaskResult.read(run_stage(path, "task", settings, inputs, work, command))
+
+
+def _scored_with(path: Path) -> str:
+    """The lineage of the datastore that a finished task was scored with."""
+    manifest = path / MANIFEST
+    found: str = json.loads(manifest.read_text())["inputs"].get("datastore", "") if manifest.exists() else ""
+    return found
+
+
+def _write(stage: Stage, task: Task, scores: dict[str, TargetScores], seen: Seen) -> None:
+    """The scores of every item and the metrics of every mode."""
+    arrays: dict[str, np.ndarray] = {}
+    modes: dict[str, dict[str, dict[str, float]]] = {}
+    for mode, found in scores.items():
+        arrays |= {f"bits/{mode}": found.bits, f"greedy/{mode}": found.greedy}
+        modes[mode] = {name: asdict(value) for name, value in task.metrics(found).items()}
+    with stage.write("scores.npz") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    with stage.write("results.json") as file:
+        file.write(json.dumps({"modes": modes, "seen": asdict(seen)}, indent=2).encode())
