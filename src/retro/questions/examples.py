@@ -79,22 +79,24 @@ def _question(record: Mapping[str, Any], notes: Counter[str], num_passages: int 
         notes["left out: without a question"] += 1
         return None
     target = _line(record.get("target"))
-    answers = tuple(filter(None, map(_line, _list(record.get("answers", record.get("answer")))))) or (
-        (target,) if target else ()
-    )
+    listed_answers = _list(record.get("answers", record.get("answer")))
+    answers = tuple(filter(None, map(_line, listed_answers)))
+    if not answers and target:
+        answers = (target,)
     if not answers:
         notes["without an answer: neither trained on nor scored"] += 1
-    listed = (
-        record["ctxs"]
-        if "ctxs" in record
-        else [entry for name in DPR_TRAINING for entry in _list(record.get(name))]
-    )
-    read = [_passage(entry) for entry in _list(listed)]
+    if "ctxs" in record:
+        listed = _list(record["ctxs"])
+    else:
+        listed = [entry for name in DPR_TRAINING for entry in _list(record.get(name))]
+    read = [_passage(entry) for entry in listed]
     passages = [passage for passage in read if passage is not None]
     notes["passages left out: without text"] += len(read) - len(passages)
     notes["without a passage of their own"] += not passages
+    # Half a set of scores orders nothing: then the file's own order is the best that is known.
     if all(passage.score is not None for passage in passages):
         passages.sort(key=lambda passage: -(passage.score or 0.0))
+    # Adding nothing leaves a zero behind, which would be a warning of nothing.
     for note in [note for note, count in notes.items() if not count]:
         del notes[note]
     return Question(text, answers, tuple(passages[:num_passages]), target)
@@ -115,23 +117,23 @@ def _passage(entry: Any) -> Passage | None:
 
 def _line(value: Any) -> str:
     """A value as one line of text."""
-    return (
-        " ".join(value.split())
-        if isinstance(value, str)
-        else str(value)
-        if isinstance(value, int | float)
-        else ""
-    )
+    if isinstance(value, str):
+        return " ".join(value.split())
+    return str(value) if isinstance(value, int | float) else ""
 
 
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    """A value that may stand alone where a list belongs."""
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
     """The objects of a file, each with the words that tell where it is."""
     try:
         with open_stream(path) as file:
+            # One array is read whole; objects, one a line, are read as they come.
             first = next((line for line in file if line.strip()), b"")
             if first.lstrip().startswith(b"["):
                 for number, record in enumerate(_parse(first + file.read(), str(path)), start=1):

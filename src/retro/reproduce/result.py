@@ -103,12 +103,16 @@ def text_of(cell: Cell) -> str:
         return f"{number(cell.estimate)} ({number(cell.low)} to {number(cell.high)})"
     if isinstance(cell, float):
         return number(cell)
-    return "" if cell is None else f"{cell:,}" if isinstance(cell, int) else cell
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    return cell or ""
 
 
 def number(value: float) -> str:
     """Four digits after the point for what is of the size of bits per byte, fewer for what is larger."""
-    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
+    if abs(value) >= 100:
+        return f"{value:,.1f}"
+    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
 
 
 def _plain(cell: Cell) -> Any:
