@@ -173,7 +173,7 @@ class CorpusConfig:
     sources: tuple[str, ...] = ()
     """What is read where a command names no source."""
     tokenizer: str = ""
-    """A folder or a hub id with a Hugging Face tokenizer to use; empty: a SentencePiece tokenizer is
+    """A folder or a hub id with a Hugging Face tokenizer to use, or the tokenizer of a run; empty: a SentencePiece tokenizer is
     trained on the corpus."""
     vocab_size: int = 2048
     """Tokens of the tokenizer that is trained."""

@@ -13,7 +13,8 @@ import pytest
 
 from retro.config import CorpusConfig
 from retro.corpus.documents import Document, split_of
-from retro.corpus.ingest import check, decontaminate, mend
+from retro.corpus.folder import CorpusFolder
+from retro.corpus.ingest import check, decontaminate, ingest, mend
 from retro.corpus.text import TextStore, read_shard
 from retro.corpus.tokenizers.sentencepiece import END_ID
 from retro.corpus.tokenizers.tokenizer import Tokenizer
@@ -21,7 +22,6 @@ from retro.corpus.tokenizers.training import sample_text
 from retro.corpus.tokens import Corpus
 from retro.errors import ArtifactError, DataError
 from retro.stages.executor import LocalExecutor
-from retro.workspace import Workspace
 
 CONFIG = CorpusConfig(vocab_size=320, valid_fraction=0.2, test_fraction=0.2)
 
@@ -37,7 +37,7 @@ def write_jsonl(texts: list[str], path: Path) -> Path:
 
 def make(texts: list[str], folder: Path, config: CorpusConfig = CONFIG, workers: int = 1) -> Corpus:
     source = write_jsonl(texts, folder / "data.jsonl")
-    return Workspace(folder / "work", LocalExecutor(workers)).ingest([str(source)], config)
+    return ingest(CorpusFolder(folder / "work"), [str(source)], config, executor=LocalExecutor(workers))
 
 
 def drawn(number: int, config: CorpusConfig = CONFIG) -> str | None:
@@ -91,7 +91,7 @@ def test_duplicates_and_near_duplicates_of_held_out_documents_leave_the_training
 def test_ingesting_again_reuses_and_other_text_is_refused(texts: list[str], tmp_path: Path) -> None:
     first = make(texts, tmp_path)
     source = tmp_path / "data.jsonl"
-    again = Workspace(tmp_path / "work").ingest([str(source)], CONFIG)
+    again = ingest(CorpusFolder(tmp_path / "work"), [str(source)], CONFIG)
     assert again.train.fingerprint == first.train.fingerprint
     with pytest.raises(ArtifactError, match=r"data.jsonl differ"):
         make(texts[:-1], tmp_path)
@@ -103,8 +103,8 @@ def test_a_finished_corpus_is_only_opened(
 ) -> None:
     """Looking for duplicates and contamination takes as long as all the rest together."""
     source = str(write_jsonl(texts, tmp_path / "data.jsonl"))
-    work = Workspace(tmp_path / "work", LocalExecutor(1))
-    first = work.ingest([source], CONFIG, names=names)
+    work = CorpusFolder(tmp_path / "work")
+    first = ingest(work, [source], CONFIG, names=names)
     report = work.tokens_path / "removed.json"
     times = {path: path.stat().st_mtime_ns for path in (report, *report.parent.rglob("*.*"))}
 
@@ -114,14 +114,14 @@ def test_a_finished_corpus_is_only_opened(
     with monkeypatch.context() as patch:
         patch.setattr("retro.corpus.pack.find_contaminated", looked)
         patch.setattr("retro.corpus.encode.EncodedStore.documents", looked)
-        again = work.ingest([source], CONFIG, names=names)
+        again = ingest(work, [source], CONFIG, names=names)
     assert list(again.stores()) == list(first.stores()) == ["train", "valid", "test"]
     assert {path: path.stat().st_mtime_ns for path in times} == times
     # A kill before the report, or a store that was removed, still leaves something to do.
     before = report.read_bytes()
     report.unlink()
     shutil.rmtree(work.tokens_path / "valid")
-    again = work.ingest([source], CONFIG, names=names)
+    again = ingest(work, [source], CONFIG, names=names)
     assert again.valid is not None
     assert report.read_bytes() == before
 
@@ -138,9 +138,9 @@ def test_a_held_out_split_that_is_all_duplicates_stays_absent(texts: list[str], 
     source = tmp_path / "data.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for _ in range(2):
-        corpus = Workspace(tmp_path / "work", LocalExecutor(1)).ingest([str(source)], CONFIG)
+        corpus = ingest(CorpusFolder(tmp_path / "work"), [str(source)], CONFIG, executor=LocalExecutor(1))
         assert list(corpus.stores()) == ["train", "test"]
-        assert Workspace(tmp_path / "work").removed() == {"duplicate": 1}
+        assert CorpusFolder(tmp_path / "work").removed() == {"duplicate": 1}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -159,7 +159,7 @@ def test_workers_and_shards_do_not_change_the_tokens(
     results = []
     for workers in (1, 2):
         folder = tmp_path / f"{workers}"
-        Workspace(folder, LocalExecutor(workers)).ingest([str(tmp_path / "data.jsonl")], CONFIG)
+        ingest(CorpusFolder(folder), [str(tmp_path / "data.jsonl")], CONFIG, executor=LocalExecutor(workers))
         results.append(contents(folder))
         assert len(TextStore.open(folder / "text").shards) > 5
     assert results[0] == results[1]
@@ -171,7 +171,7 @@ def test_a_broken_shard_is_made_again_alone(
 ) -> None:
     monkeypatch.setattr("retro.corpus.text.SHARD_BYTES", 1500)
     make(texts, tmp_path)
-    work = Workspace(tmp_path / "work", LocalExecutor(1))
+    work = CorpusFolder(tmp_path / "work")
     before = contents(work.encoded_path)
     times = {path: path.stat().st_mtime_ns for path in work.encoded_path.glob("*.npy")}
     broken = sorted(times)[2]
@@ -181,7 +181,7 @@ def test_a_broken_shard_is_made_again_alone(
     with pytest.raises(ArtifactError, match=f"{broken.name} does not match its checksum"):
         check(work)
     assert mend(work) == [str(broken)]
-    work.ingest([str(tmp_path / "data.jsonl")], CONFIG)
+    ingest(work, [str(tmp_path / "data.jsonl")], CONFIG)
     check(work)
     assert contents(work.encoded_path) == before
     assert [path for path, when in times.items() if path.stat().st_mtime_ns != when] == [broken]
@@ -191,10 +191,10 @@ def test_records_that_cannot_be_read_are_listed_or_fatal(texts: list[str], tmp_p
     source = write_jsonl(texts, tmp_path / "data.jsonl")
     with source.open("a") as file:
         file.write('{"id": "no text"}\n{broken\n')
-    work = Workspace(tmp_path / "work", LocalExecutor(1))
+    work = CorpusFolder(tmp_path / "work")
     with pytest.raises(DataError, match=r"data.jsonl line 41 has no text"):
-        work.ingest([str(source)], CONFIG, strict=True)
-    work.ingest([str(source)], CONFIG, strict=False)
+        ingest(work, [str(source)], CONFIG, strict=True)
+    ingest(work, [str(source)], CONFIG, strict=False)
     assert work.skipped() == 2
     listed = json.loads((tmp_path / "work" / "skipped.json").read_text())
     assert listed["skipped"] == 2
@@ -219,8 +219,8 @@ def test_named_documents_and_those_close_to_a_given_set_are_removed(texts: list[
     training = [number for number in range(len(texts)) if drawn(number) == "train"]
     named, close = training[0], next(number for number in training[1:] if len(texts[number]) > 400)
     source = write_jsonl(texts, tmp_path / "data.jsonl")
-    work = Workspace(tmp_path / "work", LocalExecutor(1))
-    corpus = work.ingest([str(source)], CONFIG, names=frozenset({f"T{named}"}))
+    work = CorpusFolder(tmp_path / "work")
+    corpus = ingest(work, [str(source)], CONFIG, names=frozenset({f"T{named}"}))
     assert str(named) not in {row["id"] for row in corpus.train.documents}
     assert work.removed() == {"named": 1}
     assert work.by_source()["test"]["documents"] == len(texts) - 1
@@ -241,7 +241,7 @@ def test_documents_that_are_too_long_or_empty_are_left_out(tmp_path: Path) -> No
 def test_an_empty_corpus_is_refused_with_what_was_skipped(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text('{"text": ""}\n')
     with pytest.raises(DataError, match=r"no training document with text; skipped: .*line 1 has no text"):
-        Workspace(tmp_path / "work").ingest([str(tmp_path / "data.jsonl")], CONFIG, strict=False)
+        ingest(CorpusFolder(tmp_path / "work"), [str(tmp_path / "data.jsonl")], CONFIG, strict=False)
     assert not (tmp_path / "work" / "text").exists()
 
 
@@ -280,3 +280,14 @@ def test_ten_kills_leave_the_result_byte_for_byte(texts: list[str], tmp_path: Pa
         kills += 1
     assert start(tmp_path / "broken").wait() == 0
     assert contents(tmp_path / "broken") == contents(tmp_path / "unbroken")
+
+
+def test_a_corpus_is_cut_by_the_tokenizer_of_a_run(text_folder: Path, tmp_path: Path) -> None:
+    """Whoever is given a run builds a datastore for it with the tokenizer that it carries."""
+    first, second = CorpusFolder(tmp_path / "first"), CorpusFolder(tmp_path / "second")
+    ingest(first, [str(text_folder)], CorpusConfig(vocab_size=320))
+    ingest(second, [str(text_folder)], CorpusConfig(tokenizer=str(first.tokenizer_path)))
+    assert second.tokenizer().fingerprint == first.tokenizer().fingerprint
+    assert second.store("train").tokenizer_fingerprint == first.store("train").tokenizer_fingerprint
+    again = ingest(second, [str(text_folder)], CorpusConfig(tokenizer=str(first.tokenizer_path)))
+    assert again.train.fingerprint == second.store("train").fingerprint

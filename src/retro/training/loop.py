@@ -56,7 +56,9 @@ def train(
         def work(stage: Stage) -> None:
             Training(model, batches, config, stage, world, validation, progress, sample, origin).finish()
 
-        return world.run_stage(path, "run", settings, inputs, work, f"retro train --out {path}")
+        return world.run_stage(
+            path, "run", settings, inputs, work, f"retro train {path.parent.parent} --name {path.name}"
+        )
 
 
 class Training:

@@ -10,14 +10,19 @@ from retro.config import CorpusConfig
 from retro.corpus.documents import Document, uniform
 from retro.corpus.text import TextStore
 from retro.corpus.tokenizers import Tokenizer, copy_tokenizer, train_tokenizer
+from retro.corpus.tokenizers.tokenizer import COMMAND
 from retro.errors import ConfigError
 from retro.stages.files import make_fingerprint
+from retro.stages.stage import MANIFEST, Artifact, Stage, open_artifact, run_stage
 
 
 def make_tokenizer(text: TextStore, path: Path, config: CorpusConfig) -> Tokenizer:
     """Copy the tokenizer that the config names, or train one on a sample of the training documents alone."""
     if config.tokenizer:
-        copy_tokenizer(config.tokenizer, path)
+        # A run, or another workspace, carries its tokenizer as a finished folder of ours, of either kind.
+        is_ours = (Path(config.tokenizer) / MANIFEST).exists()
+        copy = copy_finished if is_ours else copy_tokenizer
+        copy(config.tokenizer, path)
         return Tokenizer.open(path)
     sample = sample_text(text, config.tokenizer_sample_bytes, config.tokenizer_weights)
     inputs = {
@@ -27,6 +32,22 @@ def make_tokenizer(text: TextStore, path: Path, config: CorpusConfig) -> Tokeniz
     texts = (document.text for document in sample)
     train_tokenizer(texts, path, config.vocab_size, config.tokenizer_model, inputs)
     return Tokenizer.open(path)
+
+
+def copy_finished(name: str, path: Path) -> Artifact:
+    """Take the tokenizer of a finished folder of ours, as a run carries it."""
+    folder = Path(name)
+    tokenizer = Tokenizer.open(folder)
+    artifact = open_artifact(folder, "tokenizer", COMMAND)
+
+    def work(stage: Stage) -> None:
+        for file_name in artifact.manifest["files"]:
+            with stage.write(file_name) as file:
+                file.write(artifact.file(file_name).read_bytes())
+        stage.counts["tokens"] = tokenizer.vocab_size
+
+    inputs = {"tokenizer": tokenizer.fingerprint}
+    return run_stage(path, "tokenizer", {"kind": "copied"}, inputs, work, COMMAND)
 
 
 def sample_text(
