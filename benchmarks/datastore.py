@@ -1,7 +1,7 @@
 """A whole datastore of real text: neighbours for its chunks against exact search and bare FAISS, bytes a
 token, memory of building.
 
-    python benchmarks/datastore.py [--source enwik8] [--encoder static] [--work FOLDER]
+    python benchmarks/datastore.py [--source enwik8] [--embedder static] [--work FOLDER]
 
 The first run ingests and builds in FOLDER, which takes some minutes; later runs use what is there.
 """
@@ -43,7 +43,7 @@ def prepared(work: Path, source: str, encoder: str) -> Datastore:
     ingest(corpus, [source], CorpusConfig(vocab_size=8192))
     started = time.perf_counter()
     datastore = build_datastore(
-        [corpus.store("train")], corpus.tokenizer_path, work / "datastore", DatastoreConfig(encoder=encoder)
+        [corpus.store("train")], corpus.tokenizer_path, work / "datastore", DatastoreConfig(embedder=encoder)
     )
     print(f"built or opened in {time.perf_counter() - started:.0f} s")
     return datastore
@@ -151,7 +151,7 @@ def child(work: str, folder: str, encoder: str, part: str) -> None:
     store = CorpusFolder(Path(work)).store("train")
     kept = int(len(store) * float(part))
     store.documents, store.ends, store.starts = store.documents[:kept], store.ends[:kept], store.starts[:kept]
-    config = DatastoreConfig(encoder=encoder, segment_chunks=50_000, exact_below=10_000)
+    config = DatastoreConfig(embedder=encoder, segment_chunks=50_000, exact_below=10_000)
     build_datastore([store], Path(work) / "tokenizer", Path(folder) / "datastore", config)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)
 
@@ -159,7 +159,7 @@ def child(work: str, folder: str, encoder: str, part: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--source", default="enwik8")
-    parser.add_argument("--encoder", default="static")
+    parser.add_argument("--embedder", default="static")
     parser.add_argument(
         "--work", type=Path, default=Path(tempfile.gettempdir()) / "retro-datastore-benchmark"
     )
@@ -168,12 +168,12 @@ def main() -> None:
     if options.child:
         child(*options.child)
         return
-    datastore = prepared(options.work, options.source, options.encoder)
+    datastore = prepared(options.work, options.source, options.embedder)
     for name, value in describe(datastore).facts:
         print(f"{name}: {value}")
     neighbours_of_chunks(datastore)
     searches_by_threads(datastore)
-    memory_of_building(options.work, options.encoder)
+    memory_of_building(options.work, options.embedder)
 
 
 if __name__ == "__main__":

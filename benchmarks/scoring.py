@@ -1,6 +1,6 @@
 """Scoring against the model's bare forward over the same windows, with retrieval and without.
 
-    python benchmarks/scoring.py [--source licences] [--encoder static] [--work FOLDER]
+    python benchmarks/scoring.py [--source licences] [--embedder static] [--work FOLDER]
                                  [--batches 6] [--rounds 5]
 
 Bare is `model(...)`, all logits of every window, on batches that are prepared beforehand; scoring makes the
@@ -47,7 +47,7 @@ def prepared(work: Path, source: str, encoder: str) -> Neighbours:
     workspace = Workspace(work)
     ingest(workspace, [source], CorpusConfig(vocab_size=4096))
     if not workspace.datastore_path.exists():
-        build(workspace, DatastoreConfig(encoder=encoder))
+        build(workspace, DatastoreConfig(embedder=encoder))
     return find_neighbours(workspace, "test")
 
 
@@ -94,12 +94,12 @@ def candidates(
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--source", default="licences")
-    parser.add_argument("--encoder", default="static")
+    parser.add_argument("--embedder", default="static")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "retro-scoring-benchmark")
     parser.add_argument("--batches", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    neighbours = prepared(options.work, options.source, options.encoder)
+    neighbours = prepared(options.work, options.source, options.embedder)
     store = neighbours.store
     for name, config in models(store.artifact.counts["vocab_size"], store.pad_id).items():
         model = Retro(config).eval()

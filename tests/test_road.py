@@ -54,7 +54,7 @@ def test_text_to_sample_by_commands(
     work = str(tmp_path / "work")
     corpus = ["--vocab-size", "320", "--valid-fraction", "0.15", "--test-fraction", "0.15"]
     assert main(["ingest", str(text_folder), "--out", work, *corpus]) == 0
-    assert main(["build", work, "--encoder", bert, "--chunk-len", "8", "--num-neighbours", "4"]) == 0
+    assert main(["build", work, "--embedder", bert, "--chunk-len", "8", "--num-neighbours", "4"]) == 0
     assert main(["neighbours", work]) == 0
     assert main(["train", work, *MODEL]) == 0
     assert main(["train", work, "--baseline", *MODEL]) == 0

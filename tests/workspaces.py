@@ -39,7 +39,7 @@ def small_run(bert: str) -> RunConfig:
         name="small",
         model=model,
         corpus=CorpusConfig(vocab_size=320, valid_fraction=0.15, test_fraction=0.15),
-        datastore=DatastoreConfig(encoder=bert, chunk_len=8, num_neighbours=4),
+        datastore=DatastoreConfig(embedder=bert, chunk_len=8, num_neighbours=4),
         training=TrainingConfig(
             seq_len=32, batch_size=2, num_steps=6, warmup_steps=2, learning_rate=1e-2, min_learning_rate=1e-3, log_every=1, validate_every=3,
             validate_batches=1, checkpoint_every=2,

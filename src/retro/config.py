@@ -173,8 +173,8 @@ class CorpusConfig:
     sources: tuple[str, ...] = ()
     """What is read where a command names no source."""
     tokenizer: str = ""
-    """A folder or a hub id with a Hugging Face tokenizer to use, or the tokenizer of a run; empty: a SentencePiece tokenizer is
-    trained on the corpus."""
+    """A folder or a hub id with a Hugging Face tokenizer to use, or the tokenizer of a run; empty: a
+    SentencePiece tokenizer is trained on the corpus."""
     vocab_size: int = 2048
     """Tokens of the tokenizer that is trained."""
     tokenizer_model: str = "bpe"
@@ -216,9 +216,9 @@ class CorpusConfig:
 class DatastoreConfig:
     """Keys, index and the neighbours that are saved."""
 
-    encoder: str = "minilm"
-    """A name of the catalogue, a folder, or a hub id of a BERT-like model."""
-    encoder_precision: str = "float32"
+    embedder: str = "minilm"
+    """What makes the keys: a name of the catalogue, a folder, or a hub id of a BERT-like model."""
+    embedder_precision: str = "float32"
     """`float32`; `bfloat16`, twice as fast where the hardware has it, with nearly the same neighbours; or
     `auto`."""
     chunk_len: int = 64
@@ -236,11 +236,17 @@ class DatastoreConfig:
 
     def __post_init__(self) -> None:
         _require_positive(self, "chunk_len", "num_neighbours", "segment_chunks")
-        _require_one_of("encoder_precision", self.encoder_precision, "auto", "float32", "bfloat16")
+        _require_one_of("embedder_precision", self.embedder_precision, "auto", "float32", "bfloat16")
         _require(
             0.0 < self.target_recall <= 1.0,
             f"target_recall is {self.target_recall}; expected 0 < target_recall ≤ 1",
         )
+
+    @staticmethod
+    def upgrade(values: dict[str, Any]) -> dict[str, Any]:
+        """JSON from when the embedder was called an encoder."""
+        names = {"encoder": "embedder", "encoder_precision": "embedder_precision"}
+        return {names.get(name, name): value for name, value in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +324,8 @@ class EvaluationConfig:
     them."""
     batch_size: int = 8
     num_neighbours: tuple[int, ...] = (2,)
-    """The k that are scored, besides scoring without retrieval; at most as many as are saved for each chunk."""
+    """The k that are scored, besides scoring without retrieval; at most as many as are saved for each
+    chunk."""
     leakage_neighbours: int = 10
     """Neighbours that are looked at to tell how much of a chunk was seen before."""
 

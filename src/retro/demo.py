@@ -116,7 +116,7 @@ def _facts(study: Study) -> list[tuple[str, str]]:
         (
             "datastore",
             f"{len(datastore):,} chunks of {run.model.chunk_len} tokens, "
-            f"keys of {datastore.config.encoder}, {index} index",
+            f"keys of {datastore.config.embedder}, {index} index",
         ),
         (
             "neighbours",

@@ -75,7 +75,7 @@ class Study:
     def prepare(self) -> None:
         """Fetch, tokenise, build the datastore, find neighbours."""
         work = self.work
-        needed = (*self.sources, self.run.datastore.encoder)
+        needed = (*self.sources, self.run.datastore.embedder)
         for name in [name for name in needed if name in catalogue.ENTRIES]:
             with self.part(f"fetch {name}", catalogue.folder_of(name), f"Fetching {name}") as progress:
                 catalogue.fetch(name, progress)

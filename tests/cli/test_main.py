@@ -129,7 +129,7 @@ def test_one_document_shorter_than_a_chunk_goes_all_the_way(
     work = str(tmp_path / "w")
     common = ["--vocab-size", "275", "--valid-fraction", "0", "--test-fraction", "0"]
     assert main(["ingest", str(tmp_path / "short.txt"), "--out", work, *common]) == 0
-    assert main(["build", work, "--encoder", bert]) == 0
+    assert main(["build", work, "--embedder", bert]) == 0
     assert main(["neighbours", work]) == 0
     small = ["--num-steps", "2", "--warmup-steps", "1", "--batch-size", "1", "--seq-len", "64"]
     assert main(["train", work, *small]) == 0

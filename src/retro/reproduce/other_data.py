@@ -83,7 +83,7 @@ def link_distance(study: Study, scale: Scale) -> Findings:
         max_document_bytes=0,
         sample_fraction=scale.wikipedia_fraction,
     )
-    run = replace(study.run, corpus=corpus, datastore=replace(study.run.datastore, encoder="static"))
+    run = replace(study.run, corpus=corpus, datastore=replace(study.run.datastore, embedder="static"))
     # Links are between whole articles: neither cut, nor sampled by other weights, nor mixed with other text.
     wikipedia = Study(study.folder / "wikipedia", run, [DUMP], study.narrator)
     wikipedia.prepare()

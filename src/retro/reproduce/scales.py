@@ -95,7 +95,7 @@ def small() -> Scale:
     run = replace(
         run,
         corpus=replace(run.corpus, sample_fraction=0.5),
-        datastore=replace(run.datastore, encoder="static"),
+        datastore=replace(run.datastore, embedder="static"),
         training=replace(run.training, validate_every=25, checkpoint_every=50),
         evaluation=EvaluationConfig(window=1024, stride=512, num_neighbours=(2,)),
     )

@@ -140,7 +140,7 @@ def test_the_smallest_corpora_work(tmp_path: Path, bert: str, num_documents: int
         (folder / f"{number}.txt").write_text(f"few words {number}")
     work = Workspace(tmp_path / "work")
     ingest(work, [str(folder)], CorpusConfig(vocab_size=275, valid_fraction=0.0, test_fraction=0.0))
-    datastore = build_in(work, DatastoreConfig(encoder=bert, chunk_len=64, num_neighbours=3))
+    datastore = build_in(work, DatastoreConfig(embedder=bert, chunk_len=64, num_neighbours=3))
     assert len(datastore) == num_documents
     neighbours = find_neighbours(work.store("train"), datastore, work.neighbours_path("train"))
     assert (np.asarray(neighbours.chunks) >= 0).sum(axis=1).tolist() == [num_documents - 1] * num_documents
@@ -216,3 +216,17 @@ def test_what_is_no_datastore_is_named(tmp_path: Path) -> None:
     )
     with pytest.raises(ArtifactError, match=r"is not a readable ledger"):
         Datastore.open(tmp_path)
+
+
+def test_a_datastore_from_when_the_embedder_was_called_an_encoder_is_opened(
+    text_folder: Path, static_encoder: str, tmp_path: Path
+) -> None:
+    work = corpus_of(tmp_path / "work", text_folder)
+    datastore = build(work, tmp_path / "datastore", static_encoder)
+    config = datastore.ledger.fact("config")
+    renamed = {name.replace("embedder", "encoder"): value for name, value in config.items()}
+    with datastore.ledger.transaction():
+        datastore.ledger.set_fact("config", renamed)
+    datastore.close()
+    assert Datastore.open(tmp_path / "datastore").config.embedder == static_encoder
+    assert len(build(work, tmp_path / "datastore", static_encoder))

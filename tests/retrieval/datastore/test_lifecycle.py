@@ -233,7 +233,7 @@ def test_neighbours_found_in_another_history_are_refused(
     built: Path, text_folder: Path, datastore: Datastore, tmp_path: Path
 ) -> None:
     work = corpus_of(built / "work", text_folder)
-    other = build(work, tmp_path / "other", datastore.config.encoder, num_neighbours=3)
+    other = build(work, tmp_path / "other", datastore.config.embedder, num_neighbours=3)
     find_neighbours(work.store("train"), other, tmp_path / "neighbours")
     other.add(make_documents([SECRET]))
     Neighbours.open(tmp_path / "neighbours", work.store("train"), other)

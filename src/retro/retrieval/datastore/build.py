@@ -39,7 +39,7 @@ def build_datastore(
     if not stores:
         raise ConfigError("no token store was named; expected at least one")
     tokenizer = Tokenizer.open(tokenizer_path)
-    embedder = open_embedder(config.encoder, config.encoder_precision)
+    embedder = open_embedder(config.embedder, config.embedder_precision)
     for store in stores:
         tokenizer.expect(store.tokenizer_fingerprint, str(store.artifact.path), "retro ingest")
     facts = {
@@ -104,7 +104,10 @@ def _fill(
 
 def _expect_same(ledger: Ledger, facts: dict[str, Any], path: Path) -> None:
     # The lineage is not compared: documents may have been added or deleted since the build.
-    changed = [name for name, value in facts.items() if ledger.fact(name) != value]
+    found = {name: ledger.fact(name) for name in facts}
+    if found["config"] is not None:
+        found["config"] = DatastoreConfig.upgrade(found["config"])  # a datastore from before names changed
+    changed = [name for name, value in facts.items() if found[name] != value]
     if changed:
         raise ArtifactError(
             f"{path} was made with other settings or inputs ({', '.join(changed)} differ); "

@@ -56,7 +56,7 @@ def _describe_version(datastore: Datastore, snapshot: Snapshot) -> Description:
         ("documents", f"{snapshot.num_documents:,}{to_compact}"),
         ("tokens", f"{snapshot.num_tokens():,}"),
         ("chunks", f"{snapshot.num_chunks():,} of {datastore.chunk_len} tokens, {len(snapshot):,} with text"),
-        ("embedder", datastore.config.encoder),
+        ("embedder", datastore.config.embedder),
         ("bytes a token", f"{without_keys:.2f} tokens and index, {with_keys:.2f} with the stored keys"),
     ]
     return Description(

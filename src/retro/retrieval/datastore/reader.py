@@ -61,11 +61,11 @@ class DatastoreReader:
 
     def _load_embedder(self) -> Embedder:
         # Queries may come from a machine without the hardware that made the keys.
-        precision = "float32" if self.config.encoder_precision == "float32" else "auto"
-        embedder = open_embedder(self.config.encoder, precision)
+        precision = "float32" if self.config.embedder_precision == "float32" else "auto"
+        embedder = open_embedder(self.config.embedder, precision)
         if embedder.fingerprint != self.ledger.fact("encoder"):
             raise ArtifactError(
-                f"{self.path} was built with another {self.config.encoder!r} than is here now; expected the "
+                f"{self.path} was built with another {self.config.embedder!r} than is here now; expected the "
                 "same embedder for keys and queries; bring it back, or remove the datastore and "
                 "run: retro build"
             )
