@@ -4,15 +4,19 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 
 from retro.cli.main import main
 from retro.config import CorpusConfig
+from retro.corpus.documents import Document
 from retro.corpus.ingest import ingest
 from retro.errors import ConfigError
+from retro.jobs.retrieval import find_neighbours
 from retro.jobs.training import fit_run, train_run
+from retro.model.weights import load_tensors
 from retro.training.metrics import METRICS, read_metrics
 from retro.workspace import Workspace
-from tests.workspaces import small_run
+from tests.workspaces import small_run, small_workspace
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +66,31 @@ def test_a_fit_refuses_the_name_before_it_opens_the_baseline(workspace: Workspac
     assert run.model.retrieval is not None
     with pytest.raises(ConfigError, match="plain name"):
         fit_run(workspace, "../evil", "absent", run.model.retrieval, run.training)
+
+
+def test_a_run_goes_on_with_the_neighbours_it_began_with(
+    tmp_path: Path, text_folder: Path, static_encoder: str
+) -> None:
+    """A document that is added meanwhile, and neighbours that are found anew, do not stop it or change it."""
+    run = small_run(static_encoder)
+    work = small_workspace(tmp_path / "work", text_folder, static_encoder)
+
+    def stop(done: int, total: int, step: str = "", note: str = "") -> None:
+        if done == 4:
+            raise KeyboardInterrupt
+
+    train_run(work, "unbroken", run.model, run.training)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(work, "broken", run.model, run.training, stop)
+    work.datastore().add([Document("new", "The licence permits anyone to use this software.", "more")])
+    for split in ("train", "valid"):
+        find_neighbours(work, split)
+    train_run(work, "broken", run.model, run.training)
+    weights = [load_tensors(work.run_path(name) / "model.safetensors") for name in ("unbroken", "broken")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    # A finished run is opened, not refused.
+    steps: list[int] = []
+    train_run(
+        work, "broken", run.model, run.training, lambda done, total, step="", note="": steps.append(done)
+    )
+    assert steps == []

@@ -20,11 +20,12 @@ from retro.generation.sampler import Sampler
 from retro.model.protocol import LanguageModel, TrainableModel
 from retro.model.weights import WEIGHTS
 from retro.retrieval.neighbours import Neighbours
+from retro.retrieval.pinned import PinnedNeighbours, open_pinned, pin
 from retro.retrieval.retriever import Retriever
 from retro.run import Origin, Run, make_model
 from retro.stages.files import file_checksum
 from retro.stages.progress import Progress, no_progress
-from retro.stages.stage import Artifact
+from retro.stages.stage import SCRATCH, Artifact, Stage, recorded_inputs
 from retro.training.batches import PackedBatches
 from retro.training.loop import Sampling, train
 from retro.workspace import Workspace, open_run
@@ -100,7 +101,7 @@ def _train(
     """Give a model its batches, and train it to the run at `path`."""
     corpus = work.corpus()
     num_neighbours = config.num_neighbours if model.facts.retrieves else 0
-    neighbours = _neighbours(work, model) if num_neighbours else {}
+    neighbours = _neighbours(work, path, model) if num_neighbours else {}
 
     def batches_of(store: TokenStore, split: str, seed: int, mixture: dict[str, float]) -> PackedBatches:
         return PackedBatches(
@@ -121,7 +122,15 @@ def _train(
         **more_inputs,
     }
     if num_neighbours:
-        inputs["neighbours"] = neighbours["train"].fingerprint
+        # A finished run is the run of the neighbours that it was trained with, whatever was added since.
+        known = recorded_inputs(path).get("neighbours") if path.exists() else None
+        inputs["neighbours"] = known or neighbours["train"].fingerprint
+
+    def keep_neighbours(stage: Stage) -> None:
+        for split, found in neighbours.items():
+            if not isinstance(found, PinnedNeighbours):
+                pin(found, _pinned_folder(stage.path, split))
+
     validation = None
     if corpus.valid is not None:
         validation = batches_of(corpus.valid, "valid", 0, {})  # the same for every seed
@@ -135,11 +144,12 @@ def _train(
         progress,
         _sampling(work, config, num_neighbours),
         Origin(tokenizer=work.tokenizer_path, data=sizes_by_source(corpus.train)),
+        keep_neighbours,
     )
 
 
-def _neighbours(work: Workspace, model: TrainableModel) -> dict[str, Neighbours]:
-    """Those of the splits that a training reads."""
+def _neighbours(work: Workspace, path: Path, model: TrainableModel) -> dict[str, Neighbours]:
+    """Those of the splits that a training reads: a run that was begun goes on with those it began with."""
     found, expected = work.datastore().chunk_len, model.facts.chunk_len
     if found != expected:
         raise ConfigError(
@@ -147,7 +157,17 @@ def _neighbours(work: Workspace, model: TrainableModel) -> dict[str, Neighbours]
         )
     # Training never looks at the test split, so that its neighbours may still be missing.
     splits = [split for split in work.corpus().stores() if split != "test"]
-    return {split: work.neighbours(split) for split in splits}
+    begun = path.with_name(path.name + ".partial")
+    neighbours: dict[str, Neighbours] = {}
+    for split in splits:
+        pinned = open_pinned(_pinned_folder(begun, split), work.store(split), work.datastore())
+        neighbours[split] = pinned or work.neighbours(split)
+    return neighbours
+
+
+def _pinned_folder(run: Path, split: str) -> Path:
+    """Where an unfinished run keeps the neighbours of a split."""
+    return run / SCRATCH / "neighbours" / split
 
 
 def _sampling(work: Workspace, config: TrainingConfig, num_neighbours: int) -> Sampling | None:

@@ -41,12 +41,12 @@ def train(
     progress: Progress = no_progress,
     sample: Sampling | None = None,
     origin: Origin | None = None,
+    begin: Callable[[Stage], None] | None = None,
 ) -> Artifact:
-    """Train the weights of the model that require it, and leave a run with all of them in the folder
-    `path`.
+    """Train the weights of the model that require it, and leave a run with all of them at `path`.
 
-    `inputs` are the fingerprints of its data, `origin` is what the run's record and card tell beside them.
-    The model itself is used up: under torchrun its weights are sharded afterwards.
+    `inputs` are the fingerprints of its data, `origin` is what the run's record and card tell beside them, and
+    `begin` keeps in the unfinished stage what a resumed run will need. The model itself is used up: under torchrun its weights are sharded afterwards.
     """
     keep_freed_memory()
     settings = {"model": model.settings(), "training": to_dict(config)}
@@ -54,6 +54,8 @@ def train(
     with join() as world:
 
         def work(stage: Stage) -> None:
+            if begin is not None and world.leads:
+                begin(stage)
             Training(model, batches, config, stage, world, validation, progress, sample, origin).finish()
 
         return world.run_stage(
