@@ -85,7 +85,8 @@ def neighbours_of_chunks(datastore: Datastore) -> None:
         f"{len(segment.keys):,} keys of {segment.keys.shape[1]} numbers, {index.kind}, effort {index.effort}"
     )
     print(
-        f"neighbours of chunks: {QUERIES / seconds['retro']:,.0f} a second, {exact / seconds['retro']:.1f} times exact search, recall@10 {recall:.3f}"
+        f"neighbours of chunks: {QUERIES / seconds['retro']:,.0f} a second, {exact / seconds['retro']:.1f} "
+        f"times exact search, recall@10 {recall:.3f}"
     )
     print(f"over the same calls to bare FAISS: {seconds['retro'] / seconds['faiss']:.3f} of their time")
 
@@ -143,8 +144,11 @@ def memory_of_building(work: Path, encoder: str, parts: tuple[float, ...] = (0.5
                     ]
                 )
             )
-    print(f"peak memory of building, segments of 50,000 chunks: {peaks[0]:,.0f} MB of half the text, {peaks[1]:,.0f} MB of all, "
-          f"ratio {peaks[1] / peaks[0]:.2f}")  # fmt: skip
+    print(
+        "peak memory of building, segments of 50,000 chunks: "
+        f"{peaks[0]:,.0f} MB of half the text, {peaks[1]:,.0f} MB of all, "
+        f"ratio {peaks[1] / peaks[0]:.2f}"
+    )
 
 
 def child(work: str, folder: str, encoder: str, part: str) -> None:

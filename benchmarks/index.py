@@ -55,7 +55,8 @@ def measure(keys: np.ndarray, kind: str, num_queries: int, folder: Path) -> floa
         f"{len(keys):,} keys, {index.kind}: built in {seconds:.1f} s, {num_bytes / len(keys):.0f} bytes a key"
     )
     print(
-        f"  recall@10 {report.recall_at_10:.3f} at effort {report.effort}{'' if report.reached else ', short of the target'}"
+        f"  recall@10 {report.recall_at_10:.3f} at effort "
+        f"{report.effort}{'' if report.reached else ', short of the target'}"
     )
     queries = keys[np.random.default_rng(1).choice(len(keys), num_queries)].astype(np.float32)
     flat = faiss.IndexFlatL2(keys.shape[1])
@@ -72,7 +73,8 @@ def measure(keys: np.ndarray, kind: str, num_queries: int, folder: Path) -> floa
         candidates["bare"] = lambda: index._graph.search(queries, 10, params=parameters)
     times = interleaved_medians(candidates, rounds=5, warmup=1)
     print(
-        f"  {num_queries / times['ours']:,.0f} queries/s, {times['exact'] / times['ours']:.1f} times exact search with FAISS"
+        f"  {num_queries / times['ours']:,.0f} queries/s, {times['exact'] / times['ours']:.1f} times exact "
+        "search with FAISS"
     )
     if "bare" in times:
         print(f"  {100 * (times['ours'] / times['bare'] - 1):.1f} % over the bare FAISS call")

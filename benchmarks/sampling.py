@@ -42,15 +42,27 @@ LENGTHS = (64, 512, 2048)
 def small(vocab_size: int = VOCAB) -> ModelConfig:
     encoder = EncoderConfig(d_model=128, num_layers=1, num_heads=4, head_dim=32, ffw_dim=512)
     return ModelConfig(
-        vocab_size=vocab_size, d_model=192, num_layers=4, num_heads=4, head_dim=48, ffw_dim=768, retrieval=RetrievalConfig(cross_attention_layers=(2, 4), encoder=encoder),
-    )  # fmt: skip
+        vocab_size=vocab_size,
+        d_model=192,
+        num_layers=4,
+        num_heads=4,
+        head_dim=48,
+        ffw_dim=768,
+        retrieval=RetrievalConfig(cross_attention_layers=(2, 4), encoder=encoder),
+    )
 
 
 def medium(vocab_size: int = VOCAB) -> ModelConfig:
     encoder = EncoderConfig(d_model=256, num_layers=2, num_heads=4, head_dim=64, ffw_dim=1024)
     return ModelConfig(
-        vocab_size=vocab_size, d_model=512, num_layers=8, num_heads=8, head_dim=64, ffw_dim=2048, retrieval=RetrievalConfig(cross_attention_layers=(3, 6), encoder=encoder),
-    )  # fmt: skip
+        vocab_size=vocab_size,
+        d_model=512,
+        num_layers=8,
+        num_heads=8,
+        head_dim=64,
+        ffw_dim=2048,
+        retrieval=RetrievalConfig(cross_attention_layers=(3, 6), encoder=encoder),
+    )
 
 
 def prefilled(model: Retro, length: int, batch: int = 1) -> RetroDecoding:
@@ -101,21 +113,31 @@ def by_length(rounds: int) -> None:
     for length in LENGTHS:
         step, read = seconds[f"step {length}"], seconds[f"read {length}"]
         print(
-            f"  length {length}: {step / seconds[f'step {first}']:.2f} times the step at {first}; attention is {read / step:.0%} of it"
+            f"  length {length}: {step / seconds[f'step {first}']:.2f} times the step at {first}; "
+            f"attention is {read / step:.0%} of it"
         )
     growth = seconds[f"step {LENGTHS[-1]}"] - seconds[f"step {first}"]
     share = seconds[f"read {LENGTHS[-1]}"] - seconds[f"read {first}"]
     print(
-        f"  growth of the step from {first} to {LENGTHS[-1]}: {growth / share:.2f} times the growth of attention alone"
+        f"  growth of the step from {first} to {LENGTHS[-1]}: {growth / share:.2f} times the growth of "
+        "attention alone"
     )
 
 
 def against_peer(rounds: int) -> None:
     model, length = Retro(small()).eval(), 512
     peer = peer_model(
-        num_tokens=VOCAB, max_seq_len=length, enc_dim=128, enc_depth=1, enc_cross_attn_layers=(1,), dec_depth=4, dec_dim=192,
-        dec_cross_attn_layers=(2, 4), chunk_size=M, heads=4,
-    ).eval()  # fmt: skip
+        num_tokens=VOCAB,
+        max_seq_len=length,
+        enc_dim=128,
+        enc_depth=1,
+        enc_cross_attn_layers=(1,),
+        dec_depth=4,
+        dec_dim=192,
+        dec_cross_attn_layers=(2, 4),
+        chunk_size=M,
+        heads=4,
+    ).eval()
     tokens, neighbours = (
         torch.randint(1, VOCAB, (1, length)),
         torch.randint(1, VOCAB, (1, length // M, K, 2 * M)),
@@ -131,7 +153,8 @@ def against_peer(rounds: int) -> None:
     )
     token = (seconds["chunk"] - seconds["prefill"]) / M
     print(
-        f"  at length {length}: {seconds['peer'] / token:.0f} times as fast a token as the full forward of {REQUIREMENT}"
+        f"  at length {length}: {seconds['peer'] / token:.0f} times as fast a token as the full forward of "
+        f"{REQUIREMENT}"
     )
 
 
@@ -218,15 +241,18 @@ def with_retrieval(searcher: Searcher, config: ModelConfig, title: str, rounds: 
         shares = (search.seconds / total, encode.seconds / total)
         seconds = interleaved_medians(calls, rounds, warmup=0)
     print(
-        f"  {title}: RETRO[ON] {seconds['baseline'] / seconds['on']:.2f} and RETRO[OFF] {seconds['baseline'] / seconds['off']:.2f} times the tokens "
-        f"a second of the baseline ({count / seconds['baseline']:,.0f}); retrieval is {shares[0]:.0%} and the encoder {shares[1]:.0%} of ON's time"
+        f"  {title}: RETRO[ON] {seconds['baseline'] / seconds['on']:.2f} and RETRO[OFF] "
+        f"{seconds['baseline'] / seconds['off']:.2f} times the tokens "
+        f"a second of the baseline ({count / seconds['baseline']:,.0f}); retrieval is {shares[0]:.0%} and "
+        f"the encoder {shares[1]:.0%} of ON's time"
     )
     eight = replace(request, prompts=[prompt] * 8)
     several = interleaved_medians(
         {"alone": calls["on"], "eight": lambda: retro.generate_all(eight)}, rounds, warmup=0
     )
     print(
-        f"  {title}: batch 8 has {8 * several['alone'] / several['eight']:.2f} times the throughput of batch 1, retrieval on"
+        f"  {title}: batch 8 has {8 * several['alone'] / several['eight']:.2f} times the throughput of "
+        "batch 1, retrieval on"
     )
 
 
@@ -242,9 +268,8 @@ def main() -> None:
     print("against the peer, small")
     against_peer(arguments.rounds)
     searcher = searcher_of(arguments.work, arguments.keys)
-    print(
-        f"with retrieval, {f'from {arguments.work}' if arguments.work else f'{arguments.keys:,} synthetic keys'}"
-    )
+    origin = f"from {arguments.work}" if arguments.work else f"{arguments.keys:,} synthetic keys"
+    print(f"with retrieval, {origin}")
     for title, config in (("small", small), ("medium", medium)):
         with_retrieval(searcher, config(searcher.tokenizer.vocab_size), title, max(3, arguments.rounds // 2))
 

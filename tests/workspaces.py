@@ -41,11 +41,19 @@ def small_run(bert: str) -> RunConfig:
         corpus=CorpusConfig(vocab_size=320, valid_fraction=0.15, test_fraction=0.15),
         datastore=DatastoreConfig(embedder=bert, chunk_len=8, num_neighbours=4),
         training=TrainingConfig(
-            seq_len=32, batch_size=2, num_steps=6, warmup_steps=2, learning_rate=1e-2, min_learning_rate=1e-3, log_every=1, validate_every=3,
-            validate_batches=1, checkpoint_every=2,
+            seq_len=32,
+            batch_size=2,
+            num_steps=6,
+            warmup_steps=2,
+            learning_rate=1e-2,
+            min_learning_rate=1e-3,
+            log_every=1,
+            validate_every=3,
+            validate_batches=1,
+            checkpoint_every=2,
         ),
         evaluation=EvaluationConfig(window=32, stride=16, num_neighbours=(1, 2), leakage_neighbours=3),
-    )  # fmt: skip
+    )
 
 
 def small_workspace(

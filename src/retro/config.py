@@ -336,7 +336,8 @@ class EvaluationConfig:
         )
         _require(
             all(k >= 1 for k in self.num_neighbours),
-            f"num_neighbours is {', '.join(map(str, self.num_neighbours))}; expected each to be at least 1, as "
+            f"num_neighbours is {', '.join(map(str, self.num_neighbours))}; expected each to be at least "
+            "1, as "
             "scoring without retrieval is always done",
         )
 

@@ -1,4 +1,5 @@
-"""What this machine offers: a GPU if there is one, bfloat16 where the hardware has it, and memory that stays in the process."""
+"""What this machine offers: a GPU if there is one, bfloat16 where the hardware has it, and memory that
+stays in the process."""
 
 import ctypes
 import sys

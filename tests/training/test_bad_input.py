@@ -77,7 +77,9 @@ CASES: dict[str, tuple[Start, type[RetroError], str]] = {
         r"another tokenizer \(300 tokens\) .*\(320 tokens\)",
     ),
     "no baseline": (
-        lambda work, bert, tmp: fit_run(work, "wrong", "nothing", RetrievalConfig(), small_run(bert).training),
+        lambda work, bert, tmp: fit_run(
+            work, "wrong", "nothing", RetrievalConfig(), small_run(bert).training
+        ),
         ArtifactError,
         "nothing holds no run.json; expected the folder of a run; run: retro train",
     ),

@@ -143,8 +143,10 @@ def compact(options: Compact) -> None:
     )
     if not all(live.all() for live in snapshot.live):
         CONSOLE.print(
-            f"{datastore.path / 'tokenizer'} stays as it was, and words that it learned from the deleted documents "
-            f"can be read in it: {left:,} of its tokens stood in them alone; to be rid of these words, ingest "
+            f"{datastore.path / 'tokenizer'} stays as it was, and words that it learned from the deleted "
+            "documents "
+            f"can be read in it: {left:,} of its tokens stood in them alone; to be rid of these words, "
+            "ingest "
             "again without the documents and build anew",
             soft_wrap=True,
         )
@@ -169,7 +171,8 @@ def nothing_found(datastore: "Datastore") -> str:
     if not len(datastore):
         return f"nothing was found: {datastore.path} is empty; add documents with: retro db add"
     return (
-        f"nothing was found among the {len(datastore):,} chunks of {datastore.path}; expected a text with words, "
+        f"nothing was found among the {len(datastore):,} chunks of {datastore.path}; "
+        "expected a text with words, "
         "and filters that leave some documents"
     )
 

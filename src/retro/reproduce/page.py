@@ -1,4 +1,5 @@
-"""One self-contained HTML page: the paper's claims as a checklist, then every experiment with its numbers and where they come from."""
+"""One self-contained HTML page: the paper's claims as a checklist, then every experiment with its numbers
+and where they come from."""
 
 import json
 from collections.abc import Sequence
@@ -6,7 +7,7 @@ from html import escape
 
 from retro.pages.shell import figure, numbers_table, page
 from retro.reproduce.claims import CLAIMS, Claim, Verdict
-from retro.reproduce.result import Result, text_of
+from retro.reproduce.result import Result, Table, text_of
 
 MARKS = {Verdict.REPRODUCED: "✓", Verdict.NOT_REPRODUCED: "✗", Verdict.TOO_SMALL: "?"}
 COLOURS = {Verdict.REPRODUCED: "#2f7d4f", Verdict.NOT_REPRODUCED: "#b23b3b", Verdict.TOO_SMALL: "#8a6d1b"}
@@ -25,7 +26,8 @@ summary { cursor: pointer; color: var(--accent); }
 
 
 def checklist(results: Sequence[Result]) -> list[tuple[str, Claim | None, str]]:
-    """Every claim in the paper's order: its statement, what was found if it was looked at, and in which experiment."""
+    """Every claim in the paper's order: its statement, what was found if it was looked at, and in which
+    experiment."""
     found = {claim.key: (claim, result.name) for result in results for claim in result.claims}
     return [(statement, *found.get(key, (None, ""))) for key, statement in CLAIMS.items()]
 
@@ -33,10 +35,11 @@ def checklist(results: Sequence[Result]) -> list[tuple[str, Claim | None, str]]:
 def render(results: Sequence[Result], scale: str) -> str:
     counts = [claim.verdict for _, claim, _ in checklist(results) if claim is not None]
     told = ", ".join(f"{counts.count(verdict)} {verdict.value}" for verdict in Verdict)
-    body = f"""<p class="lead">Of {len(CLAIMS)} claims of the paper {len(counts)} were looked at here: {told}.</p>
-<p class="note">A claim is reproduced if the whole 95 % interval (bootstrap over documents) speaks for it, not reproduced
-if the whole interval speaks against it, and too small to tell otherwise. The models are small: what is found here is
-about this data and these sizes.</p>
+    body = f"""<p class="lead">Of {len(CLAIMS)} claims of the paper {len(counts)} were looked at here: {told}.
+</p>
+<p class="note">A claim is reproduced if the whole 95 % interval (bootstrap over documents) speaks for it, not
+reproduced if the whole interval speaks against it, and too small to tell otherwise. The models are small:
+what is found here is about this data and these sizes.</p>
 <table class="claims">{"".join(_claim_row(*row) for row in checklist(results))}</table>
 {"".join(map(_section, results))}"""
     return page(f"RETRO reproduced, scale {scale}", body, STYLE)
@@ -44,15 +47,25 @@ about this data and these sizes.</p>
 
 def _claim_row(statement: str, claim: Claim | None, experiment: str) -> str:
     if claim is None:
-        return f'<tr><td class="verdict open">not run</td><td class="open">{escape(statement)}</td><td></td></tr>'
-    verdict = f'<td class="verdict" style="color:{COLOURS[claim.verdict]}">{MARKS[claim.verdict]} {claim.verdict.value}</td>'
-    return f'<tr>{verdict}<td>{escape(statement)}</td><td class="found"><a href="#{experiment}">{escape(claim.found)}</a></td></tr>'
+        not_run = '<td class="verdict open">not run</td>'
+        return f'<tr>{not_run}<td class="open">{escape(statement)}</td><td></td></tr>'
+    verdict = f"{MARKS[claim.verdict]} {claim.verdict.value}"
+    cells = [
+        f'<td class="verdict" style="color:{COLOURS[claim.verdict]}">{verdict}</td>',
+        f"<td>{escape(statement)}</td>",
+        f'<td class="found"><a href="#{experiment}">{escape(claim.found)}</a></td>',
+    ]
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _table(table: Table) -> str:
+    rows = [[text_of(cell) for cell in row] for row in table.rows]
+    return numbers_table(table.headings, rows)
 
 
 def _section(result: Result) -> str:
     tables = "".join(
-        f'<h3>{escape(t.title)}</h3><div class="scroll">{numbers_table(t.headings, [[text_of(cell) for cell in row] for row in t.rows])}</div>'
-        for t in result.tables
+        f'<h3>{escape(t.title)}</h3><div class="scroll">{_table(t)}</div>' for t in result.tables
     )
     figures = "".join(figure(f.svg, f.caption) for f in result.figures)
     source = {key: value for key, value in result.provenance.items() if key != "command"}

@@ -45,8 +45,9 @@ def train(
 ) -> Artifact:
     """Train the weights of the model that require it, and leave a run with all of them at `path`.
 
-    `inputs` are the fingerprints of its data, `origin` is what the run's record and card tell beside them, and
-    `begin` keeps in the unfinished stage what a resumed run will need. The model itself is used up: under torchrun its weights are sharded afterwards.
+    `inputs` are the fingerprints of its data, `origin` is what the run's record and card tell beside them,
+    and `begin` keeps in the unfinished stage what a resumed run will need. The model itself is used up:
+    under torchrun its weights are sharded afterwards.
     """
     keep_freed_memory()
     settings = {"model": model.settings(), "training": to_dict(config)}
