@@ -83,10 +83,12 @@ def test_a_foreign_run_is_scored_on_a_workspace_s_split(
 
 def test_it_samples_and_answers(given: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, datastore = str(given / "mine"), ["--datastore", str(given / "memory")]
-    assert main(["sample", run, "The licence permits anyone to", "--tokens", "9", "--json", *datastore]) == 0
+    assert (
+        main(["sample", run, "The licence permits anyone to", "--max-tokens", "9", "--json", *datastore]) == 0
+    )
     record = json.loads(capsys.readouterr().out)
     assert record["retrieval"]
-    assert main(["sample", run, "The licence", "--tokens", "2", "--off"]) == 0
+    assert main(["sample", run, "The licence", "--max-tokens", "2", "--off"]) == 0
     assert main(["answer", run, "who may use it?", "--json", *datastore]) == 0
     record = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert record["question"] == "who may use it?"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from retro.cli.main import main
+from retro.jobs.training import train_run
 from retro.recipes import baseline_of
 from tests.workspaces import small_run, small_workspace
 
@@ -18,7 +19,7 @@ def work(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, bert: str)
     run, folder = small_run(bert), tmp_path_factory.mktemp("sample")
     workspace = small_workspace(folder, text_folder, bert, splits=("train", "valid"))
     for name, config in (("retro", run), ("baseline", baseline_of(run))):
-        workspace.train(name, config.model, config.training)
+        train_run(workspace, name, config.model, config.training)
     return str(folder)
 
 

@@ -16,6 +16,7 @@ from retro.questions.scoring import (
     normalise,
     score,
 )
+from retro.retrieval.retriever import Passage
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,6 @@ def test_a_run_is_opened_on_the_best_device(
     tmp_path: Path, text_folder: Path, static_encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = workspace_with_run(tmp_path / "work", text_folder, static_encoder)
-    assert work.model("retro")[0].device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert work.run("retro").model.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
     monkeypatch.setattr("retro.workspace.best_device", lambda: torch.device("meta"))
-    assert work.model("retro")[0].device.type == "meta"
+    assert work.run("retro").model.device.type == "meta"

@@ -10,6 +10,8 @@ import pytest
 from retro.cli.main import main
 from retro.corpus.documents import Document
 from retro.errors import ArtifactError
+from retro.jobs.retrieval import find_neighbours
+from retro.jobs.scoring import evaluate_split, evaluate_task, open_evaluation
 from retro.retrieval.pinned import open_pinned, pin
 from retro.scoring import bits_per_byte
 from retro.scoring.evaluate import NEIGHBOURS, evaluate, version_note
@@ -22,7 +24,7 @@ from tests.workspaces import small_run
 def made(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, static_encoder: str) -> Path:
     """A workspace with an evaluated run."""
     work = workspace_with_run(tmp_path_factory.mktemp("pinning") / "work", text_folder, static_encoder)
-    work.evaluate("retro", "test", small_run(static_encoder).evaluation)
+    evaluate_split(work.run("retro"), "test", small_run(static_encoder).evaluation)
     return work.path
 
 
@@ -43,15 +45,15 @@ def test_a_finished_evaluation_opens_after_documents_were_added(
     work: Workspace, static_encoder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = small_run(static_encoder).evaluation
-    before = work.evaluation("retro", "test")
+    before = open_evaluation(work.run("retro"), "test").evaluation
     first = work.datastore().snapshot().version.number
     assert version_note(before.artifact, work.datastore()) == ""
     add_copies(work)
     work = Workspace(work.path)
-    assert work.evaluation("retro", "test").results == before.results
-    work.find_neighbours("test")  # others now
-    assert work.evaluation("retro", "test").results == before.results
-    assert work.evaluate("retro", "test", config).artifact.manifest == before.artifact.manifest
+    assert open_evaluation(work.run("retro"), "test").evaluation.results == before.results
+    find_neighbours(work, "test")  # others now
+    assert open_evaluation(work.run("retro"), "test").evaluation.results == before.results
+    assert evaluate_split(work.run("retro"), "test", config).artifact.manifest == before.artifact.manifest
     shape = ["--window", "32", "--stride", "16", "--num-neighbours", "1", "2", "--leakage-neighbours", "3"]
     assert main(["evaluate", str(work.path), "retro", *shape]) == 0
     shown = capsys.readouterr().out
@@ -70,7 +72,7 @@ def test_inspection_shows_the_neighbours_of_the_evaluation(
     before = record()
     assert "version" not in capsys.readouterr().out
     add_copies(work)
-    Workspace(work.path).find_neighbours("test")
+    find_neighbours(Workspace(work.path), "test")
     assert record() == before
     assert "was made with version" in capsys.readouterr().out
 
@@ -78,24 +80,24 @@ def test_inspection_shows_the_neighbours_of_the_evaluation(
 def test_neighbours_that_were_deleted_since_are_not_shown(work: Workspace, static_encoder: str) -> None:
     add_copies(work)
     work.datastore().delete(sources=["later"])
-    work.evaluation("retro", "test")  # none of those that were scored with is gone
+    open_evaluation(work.run("retro"), "test")  # none of those that were scored with is gone
     neighbours = work.neighbours("test")
     hit = neighbours.describe(np.array([0]), 1)[0][0]
     work.datastore().delete(ids=[hit.document])
     work = Workspace(work.path)
     with pytest.raises(ArtifactError, match="was made with other neighbours than are here now"):
-        work.evaluation("retro", "test")
+        open_evaluation(work.run("retro"), "test")
     with pytest.raises(
         ArtifactError, match=r"some were deleted from the datastore; remove .* and run: retro"
     ):
-        work.evaluate("retro", "test", small_run(static_encoder).evaluation)
+        evaluate_split(work.run("retro"), "test", small_run(static_encoder).evaluation)
 
 
 def test_an_interrupted_evaluation_goes_on_with_its_own_neighbours(
     work: Workspace, static_encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small_run(static_encoder).evaluation
-    expected = work.evaluation("retro", "test").results
+    expected = open_evaluation(work.run("retro"), "test").evaluation.results
     shutil.rmtree(work.evaluation_path("retro", "test"))
 
     def interrupt(done: int, total: int, step: str = "", note: str = "") -> None:
@@ -104,11 +106,11 @@ def test_an_interrupted_evaluation_goes_on_with_its_own_neighbours(
 
     monkeypatch.setattr(bits_per_byte, "PART", 1)
     with pytest.raises(KeyboardInterrupt):
-        work.evaluate("retro", "test", config, interrupt)
+        evaluate_split(work.run("retro"), "test", config, interrupt)
     add_copies(work)
     work = Workspace(work.path)
-    work.find_neighbours("test")
-    assert work.evaluate("retro", "test", config).results == expected
+    find_neighbours(work, "test")
+    assert evaluate_split(work.run("retro"), "test", config).results == expected
 
 
 def test_an_evaluation_without_its_own_neighbours_is_read_as_long_as_they_are_the_same(
@@ -117,13 +119,16 @@ def test_an_evaluation_without_its_own_neighbours_is_read_as_long_as_they_are_th
     """As they were written before evaluations kept theirs."""
     config = small_run(static_encoder).evaluation
     shutil.rmtree(work.evaluation_path("retro", "test") / NEIGHBOURS)
-    assert work.evaluation("retro", "test").results == work.evaluate("retro", "test", config).results
+    assert (
+        open_evaluation(work.run("retro"), "test").evaluation.results
+        == evaluate_split(work.run("retro"), "test", config).results
+    )
     add_copies(work)
     work = Workspace(work.path)
     with pytest.raises(ArtifactError, match="was made with other neighbours than are here now"):
-        work.evaluation("retro", "test")
+        open_evaluation(work.run("retro"), "test")
     with pytest.raises(ArtifactError, match="neighbours differ"):
-        work.evaluate("retro", "test", config)
+        evaluate_split(work.run("retro"), "test", config)
 
 
 def test_a_finished_task_opens_after_documents_were_added(
@@ -132,9 +137,9 @@ def test_a_finished_task_opens_after_documents_were_added(
     source = tmp_path / "passages.jsonl"
     source.write_text(json.dumps({"text": "The licence permits anyone to use this software"}))
     config = small_run(static_encoder).evaluation
-    before = work.evaluate_task("retro", "lambada", config, str(source))
+    before = evaluate_task(work.run("retro"), "lambada", config, str(source))
     add_copies(work)
-    after = Workspace(work.path).evaluate_task("retro", "lambada", config, str(source))
+    after = evaluate_task(Workspace(work.path).run("retro"), "lambada", config, str(source))
     assert after.artifact.manifest == before.artifact.manifest
     assert "was made with version" in version_note(after.artifact, work.datastore())
 
@@ -159,10 +164,10 @@ def test_pinned_neighbours_are_links_or_copies(
 
 def test_a_broken_pin_is_made_again(work: Workspace, static_encoder: str) -> None:
     """A kill while the neighbours are pinned leaves some of the files."""
-    model, run = work.model("retro")
+    model, run = work.run("retro").model, work.run("retro").run
     neighbours, path = work.neighbours("test"), work.path / "evaluations" / "broken"
     partial = path.with_name("broken.partial") / NEIGHBOURS
     partial.mkdir(parents=True)
     (partial / "neighbours.npy").write_bytes(b"half")
     found = evaluate(model, run.fingerprint, neighbours, path, small_run(static_encoder).evaluation)
-    assert found.results == work.evaluation("retro", "test").results
+    assert found.results == open_evaluation(work.run("retro"), "test").evaluation.results

@@ -10,7 +10,9 @@ import pytest
 from retro.corpus import readers
 from retro.corpus.documents import Document
 from retro.errors import ArtifactError, DataError
-from retro.jobs.scoring import evaluate_set, evaluation_set
+from retro.jobs.retrieval import find_neighbours
+from retro.jobs.scoring import evaluate_set, evaluate_split, evaluation_set, open_evaluation
+from retro.jobs.training import train_run
 from retro.scoring import sets
 from retro.scoring.evaluate import evaluate
 from retro.scoring.new_articles import LATER, NEW, TEMPLATED, by_kind, kinds_of
@@ -133,11 +135,11 @@ def test_files_of_one_name_are_two_sets(work: Workspace, tmp_path: Path, static_
     for number, folder in enumerate(("a", "b")):
         (tmp_path / folder).mkdir()
         sources.append(write_articles(tmp_path / folder / "data.jsonl", [("one", new_text(number))]))
-    one, other = (work.evaluation_set(source) for source in sources)
+    one, other = (evaluation_set(work.run("retro"), source) for source in sources)
     assert one.name != other.name
     assert one.store.fingerprint != other.store.fingerprint
     config = small_run(static_encoder).evaluation
-    paths = {work.evaluate_on("retro", found, config).artifact.path for found in (one, other)}
+    paths = {evaluate_set(work.run("retro"), found, config).artifact.path for found in (one, other)}
     assert len(paths) == 2
     assert all(name.startswith("data-") for name in (one.name, other.name))
 
@@ -153,21 +155,21 @@ def test_one_file_is_one_set_however_its_path_is_written(
 
 def test_a_set_of_the_former_name_is_found(work: Workspace, tmp_path: Path, static_encoder: str) -> None:
     source = write_articles(tmp_path / "articles.jsonl", [("one", new_text(1))])
-    found = work.evaluation_set(source)
+    found = evaluation_set(work.run("retro"), source)
     (work.path / "sets" / found.name).rename(work.path / "sets" / "articles")
-    assert work.evaluation_set(source).name == "articles"
+    assert evaluation_set(work.run("retro"), source).name == "articles"
     (tmp_path / "b").mkdir()
     other = write_articles(tmp_path / "b" / "articles.jsonl", [("other", new_text(2))])
-    assert work.evaluation_set(other).name == name_of(other)
+    assert evaluation_set(work.run("retro"), other).name == name_of(other)
 
 
 def test_no_run_takes_the_folder_of_another(work: Workspace, static_encoder: str) -> None:
     """Run `retro-x` on `test`, and run `retro` on a set `x-test`."""
     run = small_run(static_encoder)
-    work.find_neighbours("test")
-    work.train("retro-x", run.model, dataclasses.replace(run.training, seed=1))
-    one = work.evaluate("retro-x", "test", run.evaluation)
-    model, artifact = work.model("retro")
+    find_neighbours(work, "test")
+    train_run(work, "retro-x", run.model, dataclasses.replace(run.training, seed=1))
+    one = evaluate_split(work.run("retro-x"), "test", run.evaluation)
+    model, artifact = work.run("retro").model, work.run("retro").run
     path = work.evaluation_path("retro", "x-test")
     assert path != one.artifact.path
     other = evaluate(model, artifact.fingerprint, work.neighbours("test"), path, run.evaluation)
@@ -176,5 +178,5 @@ def test_no_run_takes_the_folder_of_another(work: Workspace, static_encoder: str
     # Folders from before stood in one row; each is found by the run that its manifest names.
     former = work.path / "evaluations" / "retro-x-test"
     one.artifact.path.rename(former)
-    assert work.evaluation("retro-x", "test").artifact.path == former
+    assert open_evaluation(work.run("retro-x"), "test").evaluation.artifact.path == former
     assert work.evaluation_path("retro", "x-test") == path

@@ -6,6 +6,7 @@ import pytest
 
 from retro.cli.main import main
 from retro.errors import ConfigError, DataError
+from retro.jobs.scoring import evaluate_task
 from retro.scoring.sets import name_of
 from retro.scoring.targets import TargetScores
 from retro.scoring.tasks import last_word_metrics, last_words, source_of, summary_pairs
