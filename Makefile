@@ -2,7 +2,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# The demo installs little; the tests every optional package, so that none is skipped for want of one.
+READY  := $(VENV)/.installed
+STAMP  := $(VENV)/.installed-all
+EXTRAS := bm25,eval,harness,hf,parquet,scale,scann,tensorboard,wikipedia,dev
 
 .PHONY: help demo test test-slow check format bench docs constraints clean
 
@@ -14,12 +18,17 @@ help:
 	@echo "make bench        speed, as ratios"
 	@echo "make docs         write docs/reference from the code"
 
-$(STAMP): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bm25,eval,parquet,tensorboard,wikipedia,dev]'
+	$(PIP) --constraint constraints.txt --editable '.[eval]'
 	@touch $@
 
-demo: $(STAMP)
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $@ $(READY)
+
+demo: $(READY)
 	$(BIN)/retro demo
 
 test: $(STAMP)
@@ -47,7 +56,7 @@ docs: $(STAMP)
 # Pin what a fresh environment resolves to.
 constraints:
 	rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[bm25,eval,parquet,tensorboard,wikipedia,dev]' torch==2.13.0
+	$(PIP) --editable '.[$(EXTRAS)]' torch==2.13.0
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > constraints.txt
 
 clean:

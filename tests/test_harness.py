@@ -1,9 +1,9 @@
 """The plugin with the harness, where it is installed; without it, the message that says how to get it."""
 
 import gzip
-import importlib.util
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,10 +41,13 @@ def lambada(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RETRO_CACHE_DIR", str(tmp_path / "cache"))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("lm_eval") is not None, reason="the harness is installed")
 def test_without_the_harness_one_line_says_how_to_get_it(
-    work: Workspace, capsys: pytest.CaptureFixture[str]
+    work: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # As if it were not installed: Python refuses to import a module whose entry is None.
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.setitem(sys.modules, "lm_eval.models", None)
+    monkeypatch.delitem(sys.modules, "retro.harness", raising=False)
     assert main(["harness", str(work.path), "retro"]) == 1
     assert "pip install 'retro-lm[harness]'" in capsys.readouterr().err
 
