@@ -13,6 +13,7 @@ from retro.errors import ArtifactError
 from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.pinned import open_pinned
 from retro.retrieval.retriever import Retriever
+from retro.run import write_card
 from retro.scoring import tasks
 from retro.scoring.evaluate import NEIGHBOURS, Evaluation, evaluate
 from retro.scoring.inspection import DocumentGain, InspectedDocument, find_document, inspect_document
@@ -29,7 +30,19 @@ def evaluate_split(
     """Score a run on a split of its workspace, without retrieval and with every k of the config."""
     model = opened.model
     path = opened.evaluation_path(split)
-    return evaluate(model, opened.run.fingerprint, opened.neighbours(split), path, config, progress)
+    found = evaluate(model, opened.run.fingerprint, opened.neighbours(split), path, config, progress)
+    if opened.is_at_home:
+        write_card(opened.path, _scores(found, split))
+    return found
+
+
+def _scores(evaluation: Evaluation, split: str) -> dict[str, str]:
+    """Bits per byte of every mode, for the run's card."""
+    values = {mode: evaluation.metrics(mode).bits_per_byte for mode in evaluation.modes}
+    return {
+        f"{split}, retrieval {mode}": f"{value.estimate:.4f} ({value.low:.4f} – {value.high:.4f})"
+        for mode, value in values.items()
+    }
 
 
 def evaluation_set(
