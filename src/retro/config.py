@@ -1,4 +1,5 @@
-"""Every knob of a run: frozen, keyword-only dataclasses that check themselves. Standard library only."""
+"""Every knob of a run: frozen, keyword-only dataclasses that check
+themselves. Standard library only."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -23,8 +24,8 @@ class EncoderConfig:
     head_dim: int = 64
     ffw_dim: int = 3584
     cross_attention_layers: tuple[int, ...] = (1,)
-    """Layers that attend to the retrieving chunk, counted from 1; P_enc in the paper. Empty: no query
-    conditioning."""
+    """Layers that attend to the retrieving chunk, counted from 1; P_enc in the paper.
+    Empty: no query conditioning."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "d_model", "num_layers", "num_heads", "head_dim", "ffw_dim")
@@ -33,23 +34,26 @@ class EncoderConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RetrievalConfig:
-    """What a RETRO has beyond its baseline: chunked cross-attention, and the encoder that reads the
-    neighbours."""
+    """What a RETRO has beyond its baseline: chunked cross-attention, and the
+    encoder that reads the neighbours."""
 
     cross_attention_layers: tuple[int, ...] = ()
-    """Layers with chunked cross-attention, counted from 1; P in the paper. Empty: every third from 6 on,
-    earlier and closer together in shallow models."""
+    """Layers with chunked cross-attention, counted from 1; P in the paper. Empty: every third
+    from 6 on, earlier and closer together in shallow models."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     share_embeddings: bool = False
     """Whether the encoder reads with the decoder's embedding matrix; needs equal widths."""
     cross_attention_positions: bool = True
     """Whether the two kinds of cross-attention add relative positional logits."""
     copying_start: bool = False
-    """Whether the weights start as a circuit that copies from neighbours; see `model/start.py`."""
+    """Whether the weights start as a circuit that copies from
+    neighbours; see `model/start.py`."""
     quiet_start: bool = False
-    """Whether cross-attention starts with an output of zero, so that untrained retrieval changes nothing."""
+    """Whether cross-attention starts with an output of zero, so that
+    untrained retrieval changes nothing."""
     retrieved: str = "both"
-    """What is read of a neighbour: `both` [N, F], the `neighbour` N only, or its `continuation` F only."""
+    """What is read of a neighbour: `both` [N, F], the `neighbour` N only,
+    or its `continuation` F only."""
 
     def __post_init__(self) -> None:
         _require_one_of("retrieved", self.retrieved, "both", "neighbour", "continuation")
@@ -65,7 +69,8 @@ class RetrievalConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A decoder, with retrieval or without: RETRO, or the plain transformer that it is compared with."""
+    """A decoder, with retrieval or without: RETRO, or the plain
+    transformer that it is compared with."""
 
     vocab_size: int = 128_000
     d_model: int = 896
@@ -160,8 +165,8 @@ class FineTuningConfig:
 
 
 def cross_attention_places(num_layers: int) -> tuple[int, ...]:
-    """Every third layer from 6 on, as in the paper; a shallower model begins at its middle, with its last
-    layer among them if it can."""
+    """Every third layer from 6 on, as in the paper; a shallower model begins at its middle,
+    with its last layer among them if it can."""
     first = min(6, -(-num_layers // 2))
     return tuple(range(first, num_layers + 1, max(1, min(3, num_layers - first))))
 
@@ -173,8 +178,8 @@ class CorpusConfig:
     sources: tuple[str, ...] = ()
     """What is read where a command names no source."""
     tokenizer: str = ""
-    """A folder or a hub id with a Hugging Face tokenizer to use, or the tokenizer of a run; empty: a
-    SentencePiece tokenizer is trained on the corpus."""
+    """A folder or a hub id with a Hugging Face tokenizer to use, or the tokenizer of a run;
+    empty: a SentencePiece tokenizer is trained on the corpus."""
     vocab_size: int = 2048
     """Tokens of the tokenizer that is trained."""
     tokenizer_model: str = "bpe"
@@ -192,7 +197,8 @@ class CorpusConfig:
     """Part of the documents that is used at all, chosen by their ids."""
     decontaminate_ngram: int = 13
     decontaminate_threshold: float = 0.8
-    """Training documents at or above this Jaccard similarity with a held-out document are removed."""
+    """Training documents at or above this Jaccard similarity with a
+    held-out document are removed."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "vocab_size", "tokenizer_sample_bytes", "decontaminate_ngram")
@@ -217,16 +223,17 @@ class DatastoreConfig:
     """Keys, index and the neighbours that are saved."""
 
     embedder: str = "minilm"
-    """What makes the keys: a name of the catalogue, a folder, or a hub id of a BERT-like model."""
+    """What makes the keys: a name of the catalogue, a folder, or a hub id of a BERT-like
+    model."""
     embedder_precision: str = "float32"
-    """`float32`; `bfloat16`, twice as fast where the hardware has it, with nearly the same neighbours; or
-    `auto`."""
+    """`float32`; `bfloat16`, twice as fast where the hardware has it, with nearly the
+    same neighbours; or `auto`."""
     chunk_len: int = 64
     num_neighbours: int = 20
     """Neighbours kept for each chunk, K; training and evaluation use the first k of them."""
     index: str = "auto"
-    """`auto` chooses by the number of keys; or `exact`, `bm25`, `hybrid`, `scann`, or a FAISS factory
-    string such as HNSW24 or IVF1024,Flat."""
+    """`auto` chooses by the number of keys; or `exact`, `bm25`, `hybrid`, `scann`, or a FAISS
+    factory string such as HNSW24 or IVF1024,Flat."""
     exact_below: int = 50_000
     """With `auto`, fewer keys than these are searched exactly."""
     target_recall: float = 0.95
@@ -257,8 +264,8 @@ class TrainingConfig:
     batch_size: int = 8
     """Sequences of a step, over all processes and parts together."""
     accumulate: int = 1
-    """Parts that a step's batch is computed in, one after the other, to save memory; the step stays the
-    same."""
+    """Parts that a step's batch is computed in, one after the other, to save
+    memory; the step stays the same."""
     num_steps: int = 1000
     num_neighbours: int = 2
     """Neighbours of each chunk that the model sees, k in the paper."""
@@ -274,10 +281,11 @@ class TrainingConfig:
     mixture: dict[str, float] = field(default_factory=dict)
     """Sampling weights of the documents' sources; empty: every document once an epoch."""
     precision: str = "auto"
-    """`float32`, `bfloat16` for the matrix products, or `auto`: bfloat16 where the hardware has it."""
+    """`float32`, `bfloat16` for the matrix products, or `auto`:
+    bfloat16 where the hardware has it."""
     activation_checkpointing: bool = False
-    """Whether the backward pass computes the insides of attention and feed-forward layers again instead of
-    keeping them."""
+    """Whether the backward pass computes the insides of attention and feed-forward layers
+    again instead of keeping them."""
     compile: bool = False
     """Whether torch.compile is applied."""
     seed: int = 0
@@ -292,10 +300,11 @@ class TrainingConfig:
     sample_tokens: int = 64
     checkpoint_every: int = 500
     keep_checkpoints: int = 2
-    """How many of the last checkpoints are kept; the one with the lowest validation loss is kept besides."""
+    """How many of the last checkpoints are kept; the one with the lowest
+    validation loss is kept besides."""
     final: str = "last"
-    """Whose weights the finished run holds: those of the `last` step, or of the `best` checkpoint by
-    validation loss."""
+    """Whose weights the finished run holds: those of the `last` step, or of the `best`
+    checkpoint by validation loss."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "seq_len", "batch_size", "accumulate", "num_steps", "num_neighbours")
@@ -320,12 +329,12 @@ class EvaluationConfig:
 
     window: int = 2048
     stride: int = 1024
-    """Each token is scored once, with at least `window - stride` tokens of context where the document has
-    them."""
+    """Each token is scored once, with at least `window - stride` tokens of context
+    where the document has them."""
     batch_size: int = 8
     num_neighbours: tuple[int, ...] = (2,)
-    """The k that are scored, besides scoring without retrieval; at most as many as are saved for each
-    chunk."""
+    """The k that are scored, besides scoring without retrieval; at most as many
+    as are saved for each chunk."""
     leakage_neighbours: int = 10
     """Neighbours that are looked at to tell how much of a chunk was seen before."""
 
@@ -342,8 +351,8 @@ class EvaluationConfig:
         )
 
     def with_overlap(self, proportion: float, chunk_len: int) -> "EvaluationConfig":
-        """The same window, moved so that every token has this proportion of it as context, where its
-        document does: 0.875 in the paper's table."""
+        """The same window, moved so that every token has this proportion of it as context,
+        where its document does: 0.875 in the paper's table."""
         _require(
             0.0 <= proportion < 1.0,
             f"the overlapping proportion is {proportion}; expected 0 ≤ proportion < 1",
@@ -366,13 +375,13 @@ class KnnConfig:
     cache_len: int = 2048
     """Tokens of the same document that the continuous cache looks back on."""
     index: str = "auto"
-    """`auto` chooses by the number of keys; or `exact`, or a FAISS factory string such as HNSW24 or
-    IVF1024,SQfp16."""
+    """`auto` chooses by the number of keys; or `exact`, or a FAISS factory string such
+    as HNSW24 or IVF1024,SQfp16."""
     exact_below: int = 50_000
     """With `auto`, fewer keys than these are searched exactly."""
     target_recall: float = 0.98
-    """Part of the true 10 nearest that a search is tuned to find among the memory's own keys; the queries
-    of a test lie farther away."""
+    """Part of the true 10 nearest that a search is tuned to find among the memory's own keys;
+    the queries of a test lie farther away."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "num_neighbours", "cache_len")

@@ -1,4 +1,5 @@
-"""The whole road on embedded defaults: from licence texts to a report that shows what retrieval did."""
+"""The whole road on embedded defaults: from licence texts to a report
+that shows what retrieval did."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,7 @@
 """A plugin for lm-evaluation-harness: a run, with a datastore, as the harness's model `retro`.
 
-Importing this module registers it. Without the network the harness finds no data of its own; `write_tasks`
-gives it tasks over what `retro fetch` has brought.
+Importing this module registers it. Without the network the harness finds no data of its own;
+`write_tasks` gives it tasks over what `retro fetch` has brought.
 """
 
 import math
@@ -77,7 +77,8 @@ class RetroLM(LM):  # type: ignore[misc]
     def loglikelihood(
         self, requests: "list[Instance]", disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """Natural log-probability of each continuation, and whether greedy generation would write it."""
+        """Natural log-probability of each continuation, and whether
+        greedy generation would write it."""
         scores = self._score([encode_pair(self.sampler.tokenizer, *request.args) for request in requests])
         answers = list(zip(_nats(scores), scores.greedy.tolist(), strict=True))
         for request, answer in zip(requests, answers, strict=True):
@@ -96,7 +97,8 @@ class RetroLM(LM):  # type: ignore[misc]
         return answers
 
     def generate_until(self, requests: "list[Instance]", disable_tqdm: bool = False) -> list[str]:
-        """Texts by the sampler, greedy unless a request asks to sample; equal settings run together."""
+        """Texts by the sampler, greedy unless a request asks to sample;
+        equal settings run together."""
         answers = [""] * len(requests)
         # Requests of one batch share their settings, so they are gathered by settings first.
         settings: dict[tuple[Choice, int], list[int]] = {}
@@ -132,7 +134,8 @@ def _choice(settings: dict[str, Any]) -> tuple[Choice, int]:
 
 
 def write_tasks(folder: Path) -> Path:
-    """Write the task over fetched data, `retro_lambada`, into a folder for the harness's `--include_path`."""
+    """Write the task over fetched data, `retro_lambada`, into a folder for the
+    harness's `--include_path`."""
     folder.mkdir(parents=True, exist_ok=True)
     file = catalogue.fetched("lambada").file("requests.jsonl.gz")
     (folder / "retro_lambada.yaml").write_text(TASK.format(file=file))
@@ -140,7 +143,8 @@ def write_tasks(folder: Path) -> Path:
 
 
 def evaluate_with_harness(model: RetroLM, tasks: Sequence[str], limit: int | None = None) -> dict[str, Any]:
-    """The harness's own results of a model; tasks are its names, files of tasks, or `retro_lambada`."""
+    """The harness's own results of a model; tasks are its names, files
+    of tasks, or `retro_lambada`."""
     from lm_eval.evaluator import simple_evaluate
     from lm_eval.tasks import TaskManager
 

@@ -1,7 +1,8 @@
 """A run: a model's folder that is whole by itself.
 
-It holds `run.json` (what the model is, and what it was trained on), the weights, the tokenizer, and a card
-for people. It can be moved, given away, and sampled or scored with any datastore of the same tokenizer.
+It holds `run.json` (what the model is, and what it was trained on), the weights, the
+tokenizer, and a card for people. It can be moved, given away, and sampled or scored with any
+datastore of the same tokenizer.
 """
 
 import json
@@ -104,7 +105,8 @@ class Run:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells this run from others: what the training stage says, or else the weights themselves."""
+        """Tells this run from others: what the training stage says, or
+        else the weights themselves."""
         if (self.path / MANIFEST).exists():
             manifest: dict[str, str] = json.loads((self.path / MANIFEST).read_text())
             return manifest["fingerprint"]
@@ -139,7 +141,8 @@ class Run:
         return KINDS[kind](self.path, self.record).eval()
 
     def expect_same_tokenizer(self, fingerprint: str, what: str) -> None:
-        """Refuse something that was cut by another tokenizer: its token ids would mean other text."""
+        """Refuse something that was cut by another tokenizer: its
+        token ids would mean other text."""
         if self.tokenizer.fingerprint != fingerprint:
             raise ArtifactError(
                 f"{what} was made with tokenizer {fingerprint}, and {self.path} was trained with "
@@ -171,7 +174,8 @@ def write_run(
 
 
 def write_card(folder: Path, scores: dict[str, str] | None = None) -> None:
-    """A page for people: what the run is, what it has read, how good it is, and how to use it."""
+    """A page for people: what the run is, what it has read, how good it is, and how to use
+    it."""
     record = read_record(folder)
     with atomic_write(folder / CARD) as file:
         file.write(_card(folder.name.removesuffix(".partial"), record, scores or {}).encode())

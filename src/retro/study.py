@@ -1,7 +1,8 @@
-"""A workspace brought from text to scored models, with a bar for every part and the time that it took.
+"""A workspace brought from text to scored models, with a bar for every
+part and the time that it took.
 
-The demo and the paper's experiments are studies: a folder, a run's config and its sources. Whatever is
-finished is reused.
+The demo and the paper's experiments are studies: a folder, a run's config and its sources.
+Whatever is finished is reused.
 """
 
 import json
@@ -34,7 +35,8 @@ BITS = "documents.npy"
 
 
 class Clock:
-    """Seconds of every part; those of a part that was finished in an earlier run are kept from then."""
+    """Seconds of every part; those of a part that was finished in an
+    earlier run are kept from then."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,7 +44,8 @@ class Clock:
 
     @contextmanager
     def part(self, name: str, finished: Path) -> Iterator[None]:
-        """Add the time of the block to that of the part, unless the part was `finished` before it."""
+        """Add the time of the block to that of the part, unless the
+        part was `finished` before it."""
         # A part that was interrupted goes on counting where it stopped.
         was_finished = finished.exists() and name in self.seconds
         started = time.perf_counter()
@@ -68,7 +71,8 @@ class Study:
 
     @contextmanager
     def part(self, name: str, finished: Path, title: str) -> Iterator[Progress]:
-        """Time a part and show its progress; it is done when the folder or file `finished` is there."""
+        """Time a part and show its progress; it is done when the folder
+        or file `finished` is there."""
         with self.clock.part(name, finished), self.narrator.progress(title) as progress:
             yield progress
 
@@ -94,7 +98,8 @@ class Study:
     def train(
         self, name: str, model: ModelConfig | None = None, training: TrainingConfig | None = None
     ) -> Artifact:
-        """Train a run, by default with the study's own config; one called baseline is without retrieval."""
+        """Train a run, by default with the study's own config; one called
+        baseline is without retrieval."""
         model = model or (self.run.model.baseline() if name == "baseline" else self.run.model)
         with self.part(f"train {name}", self.work.run_path(name), f"Training {name}") as progress:
             artifact = train_run(self.work, name, model, training or self.run.training, progress)

@@ -1,8 +1,9 @@
-"""One folder for a project, with everything at a fixed place, and runs that are opened from anywhere.
+"""One folder for a project, with everything at a fixed place, and runs
+that are opened from anywhere.
 
-A user names one folder instead of six. A `Workspace` knows where things lie and opens what is finished; what
-makes them is in `retro.jobs`. An `OpenRun` is a run beside what it is used with: a workspace, or nothing but
-a datastore of its tokenizer.
+A user names one folder instead of six. A `Workspace` knows where things lie and opens what is
+finished; what makes them is in `retro.jobs`. An `OpenRun` is a run beside what it is used
+with: a workspace, or nothing but a datastore of its tokenizer.
 """
 
 import json
@@ -40,7 +41,8 @@ class Workspace(CorpusFolder):
         self._datastore: Datastore | None = None
 
     def run_path(self, name: str) -> Path:
-        """Where the run of a name is, or will be; a name that would lead out of `runs` is refused."""
+        """Where the run of a name is, or will be; a name that would
+        lead out of `runs` is refused."""
         if not is_plain_name(name):
             raise ConfigError(
                 f"the run's name is {name!r}; expected a plain name for a folder below {self.path / 'runs'}, "
@@ -76,10 +78,11 @@ class Workspace(CorpusFolder):
 
 
 class OpenRun:
-    """A run beside what it is used with: a datastore, and the workspace that it is used in, if there is one.
+    """A run beside what it is used with: a datastore, and the workspace that
+    it is used in, if there is one.
 
-    Each part is opened when it is first asked for, so a baseline needs no datastore, and whether an
-    evaluation is finished can be asked without weights.
+    Each part is opened when it is first asked for, so a baseline needs no datastore, and
+    whether an evaluation is finished can be asked without weights.
     """
 
     def __init__(
@@ -121,7 +124,8 @@ class OpenRun:
 
     @property
     def num_neighbours(self) -> int:
-        """Neighbours of a chunk, or passages of a question, in training; 2 where nothing tells."""
+        """Neighbours of a chunk, or passages of a question, in
+        training; 2 where nothing tells."""
         # Runs from before there was a record have it in their stage's manifest.
         training = self.run.record.get("training")
         manifest = self.path / MANIFEST
@@ -130,7 +134,8 @@ class OpenRun:
         return int((training or {}).get("num_neighbours", 2))
 
     def datastore(self) -> Datastore:
-        """What is retrieved from: it must have been built with the run's tokenizer and chunk length."""
+        """What is retrieved from: it must have been built with the run's
+        tokenizer and chunk length."""
         if self._datastore is None:
             self._datastore = self._open_datastore()
         return self._datastore
@@ -177,7 +182,8 @@ class OpenRun:
         return self.work.neighbours(split)
 
     def training_text(self) -> TokenStore | None:
-        """The workspace's training text, which tells what is no news; none for a run from elsewhere."""
+        """The workspace's training text, which tells what is no news;
+        none for a run from elsewhere."""
         return self.store("train") if self.work is not None else None
 
     @property
@@ -236,11 +242,11 @@ def open_run(
 ) -> OpenRun:
     """What a command names: a run of a workspace, or a run's folder from anywhere.
 
-    `place` is a workspace, whose run is called `name`, or the run's own folder, and then the name is not
-    looked at. In a workspace `name` may also be the folder of a run from elsewhere. `datastore` is a
-    datastore, or a workspace that has one, in place of the workspace's own. Results go below `out`; where
-    that is not given, into the workspace if run and datastore are its own, or else into `evaluations` below
-    the current folder.
+    `place` is a workspace, whose run is called `name`, or the run's own folder, and then the
+    name is not looked at. In a workspace `name` may also be the folder of a run from
+    elsewhere. `datastore` is a datastore, or a workspace that has one, in place of the
+    workspace's own. Results go below `out`; where that is not given, into the workspace if
+    run and datastore are its own, or else into `evaluations` below the current folder.
     """
     place = Path(place)
     folder = Path(out) if out is not None else None
@@ -251,14 +257,16 @@ def open_run(
         work = Workspace(place)
         path = _find_run(work, name)
     other = Path(datastore) if datastore is not None else None
-    # Naming the workspace's own datastore is no other datastore: results still belong into the workspace.
+    # Naming the workspace's own datastore is no other datastore: results
+    # still belong into the workspace.
     if work is not None and other is not None and _same(other, work.path, work.datastore_path):
         other = None
     return OpenRun(path, work, other, folder)
 
 
 def _workspace_around(run: Path) -> Workspace | None:
-    """The workspace that a run's folder lies in: a run that was not moved finds its datastore there."""
+    """The workspace that a run's folder lies in: a run that was not
+    moved finds its datastore there."""
     runs = run.resolve().parent
     around = Workspace(runs.parent)
     return around if runs.name == "runs" and around.tokenizer_path.exists() else None

@@ -1,5 +1,5 @@
-"""RETROfitting our own baselines: retrieval for a model that is already trained, whose weights stay as they
-are."""
+"""RETROfitting our own baselines: retrieval for a model that is already trained,
+whose weights stay as they are."""
 
 from dataclasses import replace
 
@@ -11,10 +11,11 @@ from retro.model.start import start_retrieval
 
 
 def retrofit(baseline: TrainableModel, retrieval: RetrievalConfig) -> Retro:
-    """The baseline with fresh chunked cross-attention and encoder, the only weights that a run will train.
+    """The baseline with fresh chunked cross-attention and encoder, the only
+    weights that a run will train.
 
-    Without neighbours its logits are the baseline's, bit for bit and for ever. As nothing below the first
-    cross-attention is trained, no gradient is computed there either.
+    Without neighbours its logits are the baseline's, bit for bit and for ever. As nothing
+    below the first cross-attention is trained, no gradient is computed there either.
     """
     if not isinstance(baseline, Retro) or baseline.config.uses_retrieval:
         raise ConfigError(

@@ -1,6 +1,7 @@
 """One token from its logits, as a request's `Choice` says.
 
-Everything works on rows that do not see each other, so a sequence's tokens do not depend on its batch.
+Everything works on rows that do not see each other, so a sequence's
+tokens do not depend on its batch.
 """
 
 import torch
@@ -10,13 +11,15 @@ from torch import Tensor
 from retro.generation.request import Choice
 
 HEADS = (64, 1024)
-"""How many of the most probable tokens are tried for `top_p` before all are sorted, which is slow."""
+"""How many of the most probable tokens are tried for `top_p` before
+all are sorted, which is slow."""
 
 
 def penalise(
     logits: Float[Tensor, "*batch vocab"], seen: Bool[Tensor, "*batch vocab"], penalty: float
 ) -> Float[Tensor, "*batch vocab"]:
-    """Logits that make the tokens already seen less likely (more likely, for a penalty below 1)."""
+    """Logits that make the tokens already seen less likely (more
+    likely, for a penalty below 1)."""
     # Dividing a negative logit would raise it, so these are multiplied.
     lowered = torch.where(logits > 0, logits / penalty, logits * penalty)
     return torch.where(seen, lowered, logits)
@@ -27,8 +30,8 @@ def draw(
 ) -> Int[Tensor, "*batch"]:
     """The token at which each uniform number of [0, 1) falls in the cumulated distribution."""
     kept, tokens = candidates(logits, choice)
-    # In double precision, so that the sum over a large vocabulary does not lose its smallest members. The
-    # mass need not be 1: the uniform number is scaled to it instead.
+    # In double precision, so that the sum over a large vocabulary does not lose its smallest
+    # members. The mass need not be 1: the uniform number is scaled to it instead.
     cumulated = kept.double().cumsum(-1)
     places = uniforms.to(cumulated)[..., None] * cumulated[..., -1:]
     # To the right of all equal entries, so that a token without mass is never met.
@@ -39,7 +42,8 @@ def draw(
 def candidates(
     logits: Float[Tensor, "*batch vocab"], choice: Choice
 ) -> tuple[Float[Tensor, "*batch candidate"], Int[Tensor, "*batch candidate"]]:
-    """What to draw from: probabilities up to a factor, zero where cut off, and the tokens they are of."""
+    """What to draw from: probabilities up to a factor, zero where cut off,
+    and the tokens they are of."""
     if choice.temperature == 0:
         tokens = logits.argmax(-1, keepdim=True)
         return torch.ones_like(tokens, dtype=logits.dtype), tokens
@@ -64,7 +68,8 @@ def candidates(
 
 
 def _nucleus(ordered: Float[Tensor, "*batch kept"], top_p: float) -> Float[Tensor, "*batch kept"]:
-    """Of probabilities in falling order the fewest that hold `top_p`; the others are set to zero."""
+    """Of probabilities in falling order the fewest that hold `top_p`;
+    the others are set to zero."""
     # A token is kept if those before it do not hold `top_p` yet, so the first always is.
     mass_before = ordered.cumsum(-1) - ordered
     return torch.where(mass_before < top_p, ordered, 0.0)

@@ -1,6 +1,7 @@
 """What is asked of a sampler: the one object that the library, the command and a server share.
 
-Nothing here needs torch, so that the command line can read its options before anything heavy is loaded.
+Nothing here needs torch, so that the command line can read its options
+before anything heavy is loaded.
 """
 
 import math
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Tokens to continue, for callers who tokenise by themselves or bring passages with the prompt.
+    """Tokens to continue, for callers who tokenise by themselves or
+    bring passages with the prompt.
 
-    With passages every chunk from the prompt's last complete one on reads these, and nothing is searched.
+    With passages every chunk from the prompt's last complete one on reads
+    these, and nothing is searched.
     """
 
     tokens: Sequence[int]
@@ -31,7 +34,8 @@ class Prompt:
 class Choice:
     """How the next token is drawn, and when a sample ends.
 
-    The most probable `top_k` tokens are kept, and of these the fewest that hold `top_p` of their mass.
+    The most probable `top_k` tokens are kept, and of these the fewest
+    that hold `top_p` of their mass.
     """
 
     temperature: float = 0.8
@@ -41,12 +45,13 @@ class Choice:
     top_p: float = 1.0
     """Draw from the fewest most probable tokens that hold this part of the probability."""
     repetition_penalty: float = 1.0
-    """More than 1 makes tokens less likely that the prompt or the sample holds already: positive logits are
-    divided by it, the others multiplied."""
+    """More than 1 makes tokens less likely that the prompt or the sample holds already:
+    positive logits are divided by it, the others multiplied."""
     min_tokens: int = 0
     """Nothing ends a sample before it has that many tokens."""
     stop: tuple[str, ...] = ()
-    """Texts that end a sample, wherever token borders lie; the sample's text stops before them."""
+    """Texts that end a sample, wherever token borders lie; the
+    sample's text stops before them."""
     stop_tokens: tuple[int, ...] = ()
     """Tokens that end a sample, beside the end of a document; they are no part of it."""
 
@@ -73,9 +78,11 @@ class Retrieval:
     """What the chunks of a request read."""
 
     num_neighbours: int | None = None
-    """Neighbours of each chunk; if not given, the retriever's own number, which is 2, or all passages."""
+    """Neighbours of each chunk; if not given, the retriever's own number,
+    which is 2, or all passages."""
     every: int = 1
-    """Retrieve at every so many chunks only; those between have no neighbours, as if retrieval were off."""
+    """Retrieve at every so many chunks only; those between have no
+    neighbours, as if retrieval were off."""
     sources: tuple[str, ...] = ()
     """Retrieve documents of these sources only; without any, of all."""
     exclude: tuple[str, ...] = ()
@@ -101,9 +108,11 @@ class Request:
     """How many tokens to add at most."""
     choice: Choice = Choice()
     retrieval: bool | Retrieval = True
-    """On where the sampler is able to; off; or on in this way, which is an error where it is not able to."""
+    """On where the sampler is able to; off; or on in this way, which is an
+    error where it is not able to."""
     seed: int = 0
-    """The same request with the same seed gives the same samples, whatever else is in the batch."""
+    """The same request with the same seed gives the same samples,
+    whatever else is in the batch."""
     samples: int = 1
     """How many continuations of each prompt."""
     log_probs: bool = False
@@ -124,7 +133,8 @@ class Request:
 
     @staticmethod
     def of(asked: "Request | str | Prompt | Sequence[str | Prompt]", **fields: Any) -> "Request":
-        """A request from a prompt or several and the other fields; or another request with these changed."""
+        """A request from a prompt or several and the other fields; or another
+        request with these changed."""
         if isinstance(asked, Request):
             return replace(asked, **fields)
         prompts = [asked] if isinstance(asked, str | Prompt) else list(asked)

@@ -1,4 +1,5 @@
-"""Texts continued by a model that retrieves at each chunk's end: the sampler, and the loop below it."""
+"""Texts continued by a model that retrieves at each chunk's end: the
+sampler, and the loop below it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,15 +21,16 @@ from retro.retrieval.retriever import Passages, Searcher, stack_neighbours
 
 
 class Sampler:
-    """Continues texts with a model; with a retriever it is RETRO[ON], without one RETRO[OFF] or a baseline.
+    """Continues texts with a model; with a retriever it is RETRO[ON],
+    without one RETRO[OFF] or a baseline.
 
-    Without a retriever it needs the tokenizer. With a `window` self-attention sees that many last tokens
-    only: memory and time a token stay bounded, and the result is that of the whole past as long as the window
-    covers it.
+    Without a retriever it needs the tokenizer. With a `window` self-attention sees that many
+    last tokens only: memory and time a token stay bounded, and the result is that of the
+    whole past as long as the window covers it.
 
     Every method takes a `Request`, or a prompt with the request's fields as keywords:
-    `sampler.generate("The licence", max_tokens=64, retrieval=False)`. Fields that are given beside a request
-    replace its own.
+    `sampler.generate("The licence", max_tokens=64, retrieval=False)`. Fields that are given
+    beside a request replace its own.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class Sampler:
     def generate_all(
         self, request: Request | str | Prompt | Sequence[str | Prompt], **fields: Any
     ) -> list[list[Sample]]:
-        """All samples of every prompt, in one batch. The first of each prompt is what `generate` gives."""
+        """All samples of every prompt, in one batch. The first of each
+        prompt is what `generate` gives."""
         return self._run(Request.of(request, **fields))
 
     def stream(self, request: Request | str | Prompt, **fields: Any) -> Iterator[Token]:
-        """One sample, token by token; a token that completes a chunk brings the chunk's neighbours."""
+        """One sample, token by token; a token that completes a chunk
+        brings the chunk's neighbours."""
         batch = self._begin(_one(request, fields))
         return (token for _, token in batch.run())
 
@@ -97,7 +101,8 @@ class Sampler:
                 log_probs=[] if request.log_probs else None,
                 retrieval=searches if prompt.passages is None else bool(prompt.passages),
             )
-            # A sequence's random numbers are named by seed and number alone: no other prompt changes them.
+            # A sequence's random numbers are named by seed and number alone:
+            # no other prompt changes them.
             seed = f"{request.seed}/{number}"
             group.append(
                 Growing(sample, self.tokenizer, request.choice, request.max_tokens, seed, prompt.passages)
@@ -114,7 +119,8 @@ class Sampler:
             searcher = Passages(settings.passages, self.tokenizer, facts.chunk_len)
         if searcher is not None and facts.retrieves:
             return (searcher, settings) if retrieval else None
-        # Mere `True` is no demand: a baseline, or a sampler without a datastore, goes on without neighbours.
+        # Mere `True` is no demand: a baseline, or a sampler without a
+        # datastore, goes on without neighbours.
         if isinstance(retrieval, Retrieval):
             missing = "a retriever" if facts.retrieves else "a model with cross-attention"
             raise ConfigError(f"retrieval was asked for without {missing}; expected one, or retrieval off")
@@ -131,10 +137,12 @@ def _one(asked: Request | str | Prompt, fields: dict[str, Any]) -> Request:
 
 
 class Batch:
-    """Sequences that are sampled together, each as if it were alone: the state of the loop, and the loop.
+    """Sequences that are sampled together, each as if it were alone: the
+    state of the loop, and the loop.
 
-    Row r of the decoding, of `logits` and of `seen` belongs to `sequences[r]`, and to nothing else. Groups
-    are the samples of one prompt, which is read once for all of them. A sequence that ends leaves all four.
+    Row r of the decoding, of `logits` and of `seen` belongs to `sequences[r]`, and to
+    nothing else. Groups are the samples of one prompt, which is read once for all of them. A
+    sequence that ends leaves all four.
     """
 
     logits: Float[Tensor, "sequence vocab"]
@@ -165,7 +173,8 @@ class Batch:
         self.seen = self._seen()
         while self.sequences:
             drawn = self._draw()
-            # Before the tokens are fed: the last token of a chunk already reads the chunk's own neighbours.
+            # Before the tokens are fed: the last token of a chunk already
+            # reads the chunk's own neighbours.
             searched = self._retrieve(self.sequences)
             for row, (sequence, token) in enumerate(zip(self.sequences, drawn, strict=True)):
                 if row in searched:
@@ -177,14 +186,16 @@ class Batch:
 
     def _read_prompts(self) -> Float[Tensor, "sequence vocab"]:
         """The logits after each sequence's prompt."""
-        # One sequence of each prompt is searched for and read; the others of its group go on from there.
+        # One sequence of each prompt is searched for and read; the others
+        # of its group go on from there.
         first = [group[0] for group in self.groups]
         self._retrieve(first)
         for group in self.groups:
             for sequence in group[1:]:
                 sequence.sample.neighbours = list(group[0].sample.neighbours)
         prompts = [sequence.sample.tokens for sequence in first]
-        # Shorter prompts get chunks without neighbours up to the longest, so that all fit one array.
+        # Shorter prompts get chunks without neighbours up to the
+        # longest, so that all fit one array.
         num_chunks = max(map(len, prompts)) // self.model.facts.chunk_len
         rows = [sequence.sample.neighbours for sequence in first]
         padded = [row + [[]] * (num_chunks - len(row)) for row in rows]
@@ -203,7 +214,8 @@ class Batch:
         tokens = [sequence.sample.tokens[-1] for sequence in self.sequences]
         if self.seen is not None:
             self.seen[range(len(tokens)), tokens] = True
-        # What the newest token completes was searched for just now, so its neighbours are the last ones.
+        # What the newest token completes was searched for just now, so its
+        # neighbours are the last ones.
         completing = [self.sequences[row].sample for row in self.decoding.completing]
         neighbours, mask = self._stack(
             [sample.neighbours[-1] if sample.neighbours else [] for sample in completing]
@@ -235,7 +247,8 @@ class Batch:
         return {row for row, _ in due}
 
     def _stack(self, neighbours: Sequence[Sequence[Neighbour]]) -> tuple[Tensor, Tensor] | tuple[None, None]:
-        # Without a single neighbour the model is asked as RETRO[OFF], and a baseline as it must be.
+        # Without a single neighbour the model is asked as RETRO[OFF],
+        # and a baseline as it must be.
         if not any(neighbours):
             return None, None
         facts, device = self.model.facts, self.model.device
@@ -258,7 +271,8 @@ class Batch:
         if self.seen is not None:
             logits = penalise(logits, self.seen, choice.repetition_penalty)
         logits[:, self.model.facts.pad_id] = -torch.inf
-        # What must not come gets no probability at all, rather than being drawn again until it does not.
+        # What must not come gets no probability at all, rather than being
+        # drawn again until it does not.
         for row, sequence in enumerate(self.sequences):
             if not sequence.may_end:
                 logits[row, list(sequence.enders)] = -torch.inf
@@ -275,7 +289,8 @@ class Batch:
 def retrieve(
     searcher: Searcher, retrieval: Retrieval, chunks: Sequence[tuple[int, Sequence[int]]]
 ) -> list[list[Neighbour]]:
-    """Neighbours of numbered chunks, in one search; the first chunk of a sequence has number 0."""
+    """Neighbours of numbered chunks, in one search; the first chunk of a sequence has number
+    0."""
     found: list[list[Neighbour]] = [[] for _ in chunks]
     due = [place for place, (number, _) in enumerate(chunks) if (number + 1) % retrieval.every == 0]
     if not due:

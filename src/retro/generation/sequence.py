@@ -1,4 +1,5 @@
-"""A sample, and what it is made of while it grows: its tokens, its text and its own random numbers."""
+"""A sample, and what it is made of while it grows: its tokens, its text
+and its own random numbers."""
 
 import codecs
 import random
@@ -11,12 +12,14 @@ from retro.generation.request import Choice
 from retro.retrieval.datastore import Neighbour
 
 Finish = Literal["length", "end", "stop"]
-"""Why a sample ended: it has all its tokens, the document ended, or a stop text or token was met."""
+"""Why a sample ended: it has all its tokens, the document ended, or a
+stop text or token was met."""
 
 
 @dataclass
 class Sample:
-    """The tokens of a prompt and its continuation, and the neighbours that each complete chunk retrieved."""
+    """The tokens of a prompt and its continuation, and the neighbours that
+    each complete chunk retrieved."""
 
     tokens: list[int]
     prompt_len: int
@@ -28,8 +31,8 @@ class Sample:
     """The continuation; it ends before a stop text."""
     finish: Finish | None = None
     log_probs: list[float] | None = None
-    """Of each token of the continuation, in nats, as the model gives it: before temperature, cut-offs and
-    penalty."""
+    """Of each token of the continuation, in nats, as the model gives it: before
+    temperature, cut-offs and penalty."""
     retrieval: bool = False
 
     @property
@@ -44,11 +47,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Token:
-    """A token as it was drawn, and the neighbours of the chunk that it completed, if it completed one.
+    """A token as it was drawn, and the neighbours of the chunk that it
+    completed, if it completed one.
 
-    A character that lies across tokens comes with the token that ends it, and text that may begin a stop text
-    is held back, so `text` may be empty or more than one token's. The last token of a sample says why it
-    ended. The end of a document and stop tokens come like any other, though they are no part of the sample.
+    A character that lies across tokens comes with the token that ends it, and text that may
+    begin a stop text is held back, so `text` may be empty or more than one token's. The last
+    token of a sample says why it ended. The end of a document and stop tokens come like any
+    other, though they are no part of the sample.
     """
 
     id: int
@@ -59,7 +64,8 @@ class Token:
 
 
 class Growing:
-    """A sample in progress. Its random numbers are its own: it does not depend on the rest of the batch."""
+    """A sample in progress. Its random numbers are its own: it does not
+    depend on the rest of the batch."""
 
     def __init__(
         self,
@@ -94,7 +100,8 @@ class Growing:
         return [(number, sample.tokens[number * chunk_len : (number + 1) * chunk_len]) for number in numbers]
 
     def read_given(self) -> None:
-        """Give the prompt's own passages, if it has any, to the complete chunks from its last one on."""
+        """Give the prompt's own passages, if it has any, to the complete
+        chunks from its last one on."""
         if self.passages is None:
             return
         sample = self.sample
@@ -109,7 +116,8 @@ class Growing:
 
     def take(self, token: int, log_prob: float | None) -> Token:
         """Append a token, unless it only ends the sample."""
-        # A token that ends the sample is no part of it, but what the stream holds back comes with it.
+        # A token that ends the sample is no part of it, but what the
+        # stream holds back comes with it.
         if token in self.enders:
             reason: Finish = "end" if token == self._tokenizer.end_id else "stop"
             return self._told(Token(token, self._stream.finish(), None, log_prob, reason))
@@ -143,7 +151,8 @@ class Growing:
 
 
 class TextStream:
-    """Turns tokens into text as they come; what may still become a character or a stop text is held back.
+    """Turns tokens into text as they come; what may still become a
+    character or a stop text is held back.
 
     It works on bytes, because both characters and stop texts may lie across tokens.
     """
@@ -154,10 +163,12 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = b""
         self.num_bytes = 0
-        """Bytes of the text so far, what is held back included; up to a stop text if one was met."""
+        """Bytes of the text so far, what is held back included; up to
+        a stop text if one was met."""
 
     def push(self, token: int, may_stop: bool = True) -> tuple[str, bool]:
-        """The text that is certain now, and whether a stop text was met; the text ends before that."""
+        """The text that is certain now, and whether a stop text was
+        met; the text ends before that."""
         new = self._tokenizer.decode_bytes([token])
         self._held += new
         self.num_bytes += len(new)
@@ -184,7 +195,8 @@ class TextStream:
         """How many bytes at the end of the held text begin a stop text."""
         longest = 0
         for stop in self._stop:
-            # From the longest beginning down; one that is no longer than what was found need not be tried.
+            # From the longest beginning down; one that is no longer than what
+            # was found need not be tried.
             for length in range(min(len(stop) - 1, len(self._held)), longest, -1):
                 if self._held.endswith(stop[:length]):
                     longest = length

@@ -1,4 +1,5 @@
-"""How a run is scored and inspected: on a split of its workspace, on any documents, in a task, beside kNN-LM.
+"""How a run is scored and inspected: on a split of its workspace, on any
+documents, in a task, beside kNN-LM.
 
 Every function takes an open run, so that one from elsewhere is scored like one of the workspace.
 """
@@ -26,7 +27,8 @@ from retro.workspace import OpenRun
 def evaluate_split(
     opened: OpenRun, split: str, config: EvaluationConfig, progress: Progress = no_progress
 ) -> Evaluation:
-    """Score a run on a split of its workspace, without retrieval and with every k of the config."""
+    """Score a run on a split of its workspace, without retrieval and
+    with every k of the config."""
     model = opened.model
     path = opened.evaluation_path(split)
     return evaluate(model, opened.run.fingerprint, opened.neighbours(split), path, config, progress)
@@ -62,7 +64,8 @@ def evaluate_task(
     source: str = "",
     progress: Progress = no_progress,
 ) -> TaskResult:
-    """Score a run on a task with prompts and targets, with neighbours from the live datastore."""
+    """Score a run on a task with prompts and targets, with neighbours from the live
+    datastore."""
     source = source_of(task, source)
     # LAMBADA on LAMBADA needs its name once; a task on other data is told apart by them.
     own = name_of(source) == task
@@ -102,7 +105,8 @@ def open_evaluation(
             f"{path} does not exist; expected the evaluation of {opened.name!r} on {documents}; "
             f"run: {command}"
         )
-    # Looked for before the run: whoever has none is told to evaluate, which says what else is missing.
+    # Looked for before the run: whoever has none is told to evaluate,
+    # which says what else is missing.
     evaluation = Evaluation.open(path)
     neighbours = _evaluated_neighbours(opened, path, split, source, fields)
     evaluation.expect(opened.run.fingerprint, neighbours, command)
@@ -112,7 +116,8 @@ def open_evaluation(
 def _evaluated_neighbours(
     opened: OpenRun, path: Path, split: str, source: str, fields: FieldMap | None
 ) -> Neighbours:
-    """The neighbours that an evaluation was made with, whatever was added to the datastore since."""
+    """The neighbours that an evaluation was made with, whatever was
+    added to the datastore since."""
     if source:
         today = evaluation_set(opened, source, fields).neighbours
         return open_pinned(path / NEIGHBOURS, today.store, today.datastore) or today

@@ -1,7 +1,9 @@
-"""How a run of a workspace is trained: RETRO or its baseline from scratch, or retrieval added to a baseline.
+"""How a run of a workspace is trained: RETRO or its baseline from scratch, or
+retrieval added to a baseline.
 
-What is trained, on which batches, with which neighbours and under which checks stands here; the steps are
-`training.loop`'s. Fine-tuning on questions is `questions.finetuning`'s, which begins with the same `base_of`.
+What is trained, on which batches, with which neighbours and under which checks stands here;
+the steps are `training.loop`'s. Fine-tuning on questions is `questions.finetuning`'s, which
+begins with the same `base_of`.
 """
 
 import dataclasses
@@ -63,7 +65,8 @@ def fit_run(
     config: TrainingConfig,
     progress: Progress = no_progress,
 ) -> Artifact:
-    """RETROfit a baseline, a run of this workspace or a run's folder; its weights stay as they are."""
+    """RETROfit a baseline, a run of this workspace or a run's folder;
+    its weights stay as they are."""
     path = work.run_path(name)
     model, run = base_of(work, baseline)
     torch.manual_seed(config.seed)  # for the new weights alone
@@ -72,9 +75,11 @@ def fit_run(
 
 
 def base_of(work: Workspace, name: str) -> tuple[TrainableModel, Run]:
-    """A model to go on from: a run of this workspace, or a folder from elsewhere with the same tokenizer."""
+    """A model to go on from: a run of this workspace, or a folder from
+    elsewhere with the same tokenizer."""
     opened = open_run(work.path, name)
-    # A folder that holds no run at all is told by what it lacks, whether it was named by name or by path.
+    # A folder that holds no run at all is told by what it lacks, whether it
+    # was named by name or by path.
     run = opened.run if opened.path.exists() else Run(name)
     model = run.load()
     store = work.corpus().train
@@ -115,14 +120,16 @@ def _train(
             mixture,
         )
 
-    # What the run is made of: with any other of these a begun training is refused, not continued.
+    # What the run is made of: with any other of these a begun training is refused, not
+    # continued.
     inputs = {
         "tokens": corpus.train.fingerprint,
         "tokenizer": corpus.train.tokenizer_fingerprint,
         **more_inputs,
     }
     if num_neighbours:
-        # A finished run is the run of the neighbours that it was trained with, whatever was added since.
+        # A finished run is the run of the neighbours that it was trained
+        # with, whatever was added since.
         known = recorded_inputs(path).get("neighbours") if path.exists() else None
         inputs["neighbours"] = known or neighbours["train"].fingerprint
 
@@ -149,7 +156,8 @@ def _train(
 
 
 def _neighbours(work: Workspace, path: Path, model: TrainableModel) -> dict[str, Neighbours]:
-    """Those of the splits that a training reads: a run that was begun goes on with those it began with."""
+    """Those of the splits that a training reads: a run that was begun goes
+    on with those it began with."""
     found, expected = work.datastore().chunk_len, model.facts.chunk_len
     if found != expected:
         raise ConfigError(

@@ -1,5 +1,5 @@
-"""The model: Algorithm 1 of the paper. It knows tensors only, no tokenizer, no index, no file layout of a
-corpus.
+"""The model: Algorithm 1 of the paper. It knows tensors only, no tokenizer, no
+index, no file layout of a corpus.
 
 Words in the tensor signatures:
 

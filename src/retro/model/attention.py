@@ -1,4 +1,5 @@
-"""Multi-head attention with relative positions as in Transformer-XL, and the other two bricks of a block."""
+"""Multi-head attention with relative positions as in Transformer-XL, and the
+other two bricks of a block."""
 
 import math
 
@@ -9,12 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 CAUSAL_BLOCK = 128
-"""Queries of causal self-attention that are computed together; what lies beyond their end is never
-computed."""
+"""Queries of causal self-attention that are computed together; what lies beyond
+their end is never computed."""
 
 
 def sinusoids(distances: Float[Tensor, " distance"], width: int) -> Float[Tensor, "distance width"]:
-    """The vector of sines and cosines of each distance, with the frequencies of the original transformer."""
+    """The vector of sines and cosines of each distance, with the frequencies
+    of the original transformer."""
     half = width // 2
     exponents = torch.arange(half, device=distances.device, dtype=distances.dtype) / half
     angles = distances[:, None] * (10_000.0**-exponents)[None, :]
@@ -24,20 +26,22 @@ def sinusoids(distances: Float[Tensor, " distance"], width: int) -> Float[Tensor
 def falling_distances(
     num_queries: int, num_keys: int, offset: int, like: Tensor
 ) -> Float[Tensor, " distance"]:
-    """All distances i − j + offset between queries i and keys j from 0 on, largest first, for `shift`."""
+    """All distances i − j + offset between queries i and keys j from 0 on,
+    largest first, for `shift`."""
     return torch.arange(num_queries - 1 + offset, offset - num_keys, -1, device=like.device, dtype=like.dtype)
 
 
 def shift(
     by_distance: Float[Tensor, "*batch query distance"], num_keys: int
 ) -> Float[Tensor, "*batch query key"]:
-    """Turn logits by falling distance into logits by key. The result is a view; nothing is copied."""
+    """Turn logits by falling distance into logits by key. The result
+    is a view; nothing is copied."""
     *batch, num_queries, num_distances = by_distance.shape
     assert num_distances == num_queries + num_keys - 1
     by_distance = by_distance.contiguous()
-    # Query i's keys lie side by side from the distance column `queries − 1 − i` on: one column earlier for
-    # each
-    # query. A row stride of one column less than the row has makes just that step.
+    # Query i's keys lie side by side from the distance column `queries − 1 − i` on:
+    # one column earlier for each query. A row stride of one column less than the
+    # row has makes just that step.
     return by_distance.as_strided(
         (*batch, num_queries, num_keys),
         (*by_distance.stride()[:-2], num_distances - 1, 1),
@@ -67,7 +71,8 @@ class FeedForward(nn.Module):
 
 
 class RelativeAttention(nn.Module):
-    """Transformer-XL attention: content logits plus logits of a learned map of the distance's sinusoids.
+    """Transformer-XL attention: content logits plus logits of a learned
+    map of the distance's sinusoids.
 
     It is not residual and does not normalise its input; the operators built on it do.
     """
@@ -140,14 +145,15 @@ def masked_softmax(
 ) -> Float[Tensor, "*batch query key"]:
     """Softmax over the keys that the mask allows.
 
-    The weights of a query without any allowed key mean nothing. The logits are overwritten, which spares a
-    copy of the largest tensor of a step; no gradient needs them.
+    The weights of a query without any allowed key mean nothing. The logits are overwritten,
+    which spares a copy of the largest tensor of a step; no gradient needs them.
     """
     return logits.masked_fill_(~mask, torch.finfo(logits.dtype).min).softmax(dim=-1)
 
 
 class SelfAttention(nn.Module):
-    """The residual operator ATTN of the paper: causal in the decoder, bidirectional in the encoder."""
+    """The residual operator ATTN of the paper: causal in the decoder,
+    bidirectional in the encoder."""
 
     def __init__(self, width: int, num_heads: int, head_dim: int, causal: bool, dropout: float = 0.0) -> None:
         super().__init__()
@@ -172,8 +178,8 @@ class SelfAttention(nn.Module):
             # A causal block of queries needs the keys up to its end only.
             stop = min(start + CAUSAL_BLOCK, length) if self.causal else length
             rows = query[..., start:stop, :]
-            # Distances fall from length − 1 to 1 − length; the block's own run from stop − 1 to start −
-            # stop + 1.
+            # Distances fall from length − 1 to 1 − length; the block's own run from
+            # stop − 1 to start − stop + 1.
             distances = slice(length - stop, length + stop - start - 1)
             by_distance = attention.distance_logits(rows, distance_keys[:, distances])
             logits = attention.content_logits(rows, key[..., :stop, :]) + shift(by_distance, stop)

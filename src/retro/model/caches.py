@@ -16,9 +16,9 @@ SMALLEST = 64
 class TokenCache:
     """The past of a batch of sequences.
 
-    All sequences end at the same slot and a shorter one begins later, so that one slice of slots and one
-    row of distances serve the whole batch, whatever the lengths. With a `window` a token attends to that
-    many last tokens, itself among them; 0 is all.
+    All sequences end at the same slot and a shorter one begins later, so that one slice of
+    slots and one row of distances serve the whole batch, whatever the lengths. With a
+    `window` a token attends to that many last tokens, itself among them; 0 is all.
     """
 
     def __init__(
@@ -38,7 +38,8 @@ class TokenCache:
         self.keys = [like.new_zeros(batch, heads, 0, head_dim) for _ in attentions]
         self.values = [like.new_zeros(batch, heads, 0, head_dim) for _ in attentions]
         self.bias = like.new_zeros(batch, 0)
-        """Added to the logits: 0 at tokens, very negative at padding and before a sequence begins."""
+        """Added to the logits: 0 at tokens, very negative at padding
+        and before a sequence begins."""
         self.distance_keys: list[Tensor] = []
 
     @property
@@ -67,8 +68,8 @@ class TokenCache:
         self.end = is_token.shape[1]
         self.lengths = list(lengths)
         for row, length in enumerate(lengths):
-            # Prompts are padded at their ends, slots are filled up to the end: the row turns until both
-            # agree.
+            # Prompts are padded at their ends, slots are filled up to the end:
+            # the row turns until both agree.
             self.bias[row, : self.end] = mask_bias(is_token[row].roll(self.end - length), self.bias)
         self._look_for_padding()
 
@@ -85,7 +86,8 @@ class TokenCache:
             self.values[layer][row, :, slots] = value[row, :, :length]
 
     def attend(self, layer: int, normed: Float[Tensor, "batch width"]) -> Float[Tensor, "batch width"]:
-        """What the newest token of each sequence reads in one layer; its own key and value are kept."""
+        """What the newest token of each sequence reads in one layer; its
+        own key and value are kept."""
         attention, batch = self.attentions[layer], len(normed)
         seen = slice(self.start, self.end)
         keys, values = self.keys[layer], self.values[layer]
@@ -135,8 +137,9 @@ class TokenCache:
 class NeighbourCache:
     """Keys and values of the encoded neighbours that each sequence reads now.
 
-    They are computed once for all tokens that read them. `recent` holds the last m activations at layer
-    min(P) after self-attention, H_u in the paper, slot by slot in a ring.
+    They are computed once for all tokens that read them. `recent` holds the
+    last m activations at layer min(P) after self-attention, H_u in the
+    paper, slot by slot in a ring.
     """
 
     def __init__(
@@ -156,7 +159,8 @@ class NeighbourCache:
         self.keys = [like.new_zeros(batch, first.num_heads, 0, first.head_dim) for _ in operators]
         self.values = [like.new_zeros(batch, first.num_heads, 0, first.head_dim) for _ in operators]
         self.is_token = torch.zeros(batch, 0, self.retrieved_len, dtype=torch.bool, device=like.device)
-        # All distances that occur: from any place of a chunk to any place of what is read of a neighbour.
+        # All distances that occur: from any place of a chunk to any place of
+        # what is read of a neighbour.
         offset = chunk_len - 1 - operators[0].first_place
         distances = falling_distances(chunk_len, retrieved_len, offset, like)
         self.distance_keys = [
@@ -174,7 +178,8 @@ class NeighbourCache:
     def chunks(
         self, turn: int, rows: Sequence[int]
     ) -> tuple[Float[Tensor, "rows m d_model"], Bool[Tensor, "rows m"]]:
-        """The activations of the chunks that these sequences complete now, and which of them are tokens."""
+        """The activations of the chunks that these sequences complete now,
+        and which of them are tokens."""
         # In a ring of m slots the oldest lies behind the newest.
         order = torch.arange(turn + 1, turn + 1 + self.chunk_len, device=self.recent.device) % self.chunk_len
         return self.recent[list(rows)][:, order], self.recent_is_token[list(rows)][:, order]
@@ -204,14 +209,15 @@ class NeighbourCache:
             self._refresh()
 
     def place(self, positions: Sequence[int]) -> None:
-        """Tell each sequence's newest position; its place in the chunk gives its distances to the
-        retrieved."""
+        """Tell each sequence's newest position; its place in the chunk gives its
+        distances to the retrieved."""
         self.firsts = [self.chunk_len - 1 - (position + 1) % self.chunk_len for position in positions]
 
     def attend(
         self, operator: ChunkedCrossAttention, x: Float[Tensor, "batch width"]
     ) -> Float[Tensor, "batch width"]:
-        """What the newest token of each sequence reads through an operator; nothing without a neighbour."""
+        """What the newest token of each sequence reads through an operator;
+        nothing without a neighbour."""
         number, attention, batch = self.operators.index(operator), operator.attention, len(x)
         shape = (batch, attention.num_heads, attention.head_dim)
         query = attention.scale(attention.query(operator.norm(x))).view(shape)
@@ -229,7 +235,8 @@ class NeighbourCache:
         attention, keys = self.operators[number].attention, self.distance_keys[number]
         assert keys is not None
         if len(set(self.firsts)) == 1:
-            # All sequences are at the same place of their chunks: one slice of the distances serves them all.
+            # All sequences are at the same place of their chunks: one slice of
+            # the distances serves them all.
             keys = keys[:, self.firsts[0] : self.firsts[0] + self.retrieved_len]
             return attention.distance_logits(query.transpose(0, 1), keys).transpose(0, 1)
         firsts = torch.tensor(self.firsts, device=query.device)[:, None, None]
@@ -258,11 +265,12 @@ class NeighbourCache:
             self.values = [pad(tensor, width) for tensor in self.values]
 
     def _refresh(self) -> None:
-        """What stays until the next chunk: who reads at all, and the part of the logits that no query
-        changes."""
+        """What stays until the next chunk: who reads at all, and the part of the
+        logits that no query changes."""
         flat = self.is_token.flatten(1)
         mask = mask_bias(flat, self.recent)[:, None, None]
-        # (query + bias) · key = query · key + bias · key: the second term is the same for every query.
+        # (query + bias) · key = query · key + bias · key: the second term
+        # is the same for every query.
         self.bias = [
             operator.attention.content_bias @ keys.transpose(-1, -2) + mask
             for operator, keys in zip(self.operators, self.keys, strict=True)

@@ -1,4 +1,5 @@
-"""Chunked cross-attention: how a sequence reads the neighbours of the chunk before, without looking ahead."""
+"""Chunked cross-attention: how a sequence reads the neighbours of the chunk
+before, without looking ahead."""
 
 from einops import rearrange
 from jaxtyping import Bool, Float
@@ -11,9 +12,10 @@ from retro.model.attention import RelativeAttention, RMSNorm, falling_distances,
 class ChunkedCrossAttention(nn.Module):
     """The residual operator CCA of the paper.
 
-    The last token of chunk u and the first m − 1 tokens of chunk u + 1 attend to the encoded neighbours of
-    chunk u, over time and over neighbours at once. It is causal because chunk u is complete at its last
-    token. Positions without any real neighbour, the first m − 1 among them, get exactly nothing.
+    The last token of chunk u and the first m − 1 tokens of chunk u + 1 attend to the encoded
+    neighbours of chunk u, over time and over neighbours at once. It is causal because chunk
+    u is complete at its last token. Positions without any real neighbour, the first m − 1
+    among them, get exactly nothing.
     """
 
     def __init__(
@@ -27,8 +29,8 @@ class ChunkedCrossAttention(nn.Module):
         positions: bool = True,
         dropout: float = 0.0,
     ) -> None:
-        """`first_place` is where in [N, F] what is read begins: at the continuation where that alone is
-        read."""
+        """`first_place` is where in [N, F] what is read begins: at the
+        continuation where that alone is read."""
         super().__init__()
         self.chunk_len = chunk_len
         self.first_place = first_place
@@ -48,9 +50,8 @@ class ChunkedCrossAttention(nn.Module):
             return x
         attention = self.attention
 
-        # From the last token of the first chunk on, in rows of m: row u holds the positions that read chunk
-        # u's
-        # neighbours. The last row is filled up.
+        # From the last token of the first chunk on, in rows of m: row u holds the positions
+        # that read chunk u's neighbours. The last row is filled up.
         attending = F.pad(self.norm(x[:, m - 1 :]), (0, 0, 0, num_chunks * m - (seq_len - m + 1)))
         attending = rearrange(attending, "batch (chunk m) d -> batch chunk m d", chunk=num_chunks)
         query = attention.scale(attention.split_heads(attention.query(attending)))

@@ -1,8 +1,9 @@
 """Incremental decoding: one token a step, equal to the full forward.
 
-A prompt is read in one pass, through the same operators as in training. After it a token costs one row of
-each product; when it completes a chunk, the encoder reads that chunk's neighbours and nothing else. Both
-ways run the model's own loop over its layers, each with a reading of its own.
+A prompt is read in one pass, through the same operators as in training. After it a
+token costs one row of each product; when it completes a chunk, the encoder reads that
+chunk's neighbours and nothing else. Both ways run the model's own loop over its layers,
+each with a reading of its own.
 """
 
 from collections.abc import Sequence
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 class RetroDecoding:
     """A batch of sequences in progress, each on its own chunk grid.
 
-    The last token of a chunk already reads the chunk's own neighbours. So the neighbours must be there when
-    that token is fed: `completing` names the sequences whose next token is such a one. With a `window`
-    self-attention sees that many last tokens only, which is an approximation once a sequence is longer; the
-    prompt itself is read whole.
+    The last token of a chunk already reads the chunk's own neighbours. So the neighbours must
+    be there when that token is fed: `completing` names the sequences whose next token is such
+    a one. With a `window` self-attention sees that many last tokens only, which is an
+    approximation once a sequence is longer; the prompt itself is read whole.
     """
 
     def __init__(self, model: "Retro", window: int = 0) -> None:
@@ -55,8 +56,8 @@ class RetroDecoding:
     ) -> Float[Tensor, "batch vocab"]:
         """Begin with these prompts, and return the logits of the token after each.
 
-        Those of an empty prompt mean nothing. `neighbours` has as many chunks as the longest prompt; what
-        lies beyond the complete chunks of a shorter one is not read.
+        Those of an empty prompt mean nothing. `neighbours` has as many chunks as the longest
+        prompt; what lies beyond the complete chunks of a shorter one is not read.
         """
         model, device = self.model, self.model.device
         self._begin(len(prompts))
@@ -83,8 +84,8 @@ class RetroDecoding:
     ) -> Float[Tensor, "batch vocab"]:
         """Feed the next token of every sequence, and return the logits of the one after.
 
-        `neighbours` are those of the sequences in `completing`, in that order; without them these chunks
-        have none.
+        `neighbours` are those of the sequences in `completing`, in that order;
+        without them these chunks have none.
         """
         model, completing = self.model, self.completing
         retrieved = self._check_step(tokens, completing, neighbours, neighbour_mask)
@@ -141,8 +142,8 @@ class _Prompts(WholeSequences):
         self.observed = False
 
     def attend(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
-        # The full path keeps its own way of attending; making keys and values once more costs little, once
-        # a prompt.
+        # The full path keeps its own way of attending; making keys and values once more
+        # costs little, once a prompt.
         attention, normed = layer.self_attention.attention, layer.self_attention.norm(x)
         key, value = (
             attention.split_heads(attention.key(normed)),
@@ -167,13 +168,15 @@ class _Prompts(WholeSequences):
         m, turn = self.model.config.chunk_len, self.tokens.turn
         for row, length in enumerate(self.tokens.lengths):
             kept = min(m, length)
-            # The ring is written by turns, which all sequences share: the newest token's is `turn` − 1.
+            # The ring is written by turns, which all sequences share: the
+            # newest token's is `turn` − 1.
             ring = torch.arange(turn - kept, turn, device=x.device) % m
             self.neighbours.recent[row, ring] = x[row, length - kept : length]
             self.neighbours.recent_is_token[row, ring] = self.is_token[row, length - kept : length]
 
     def _store_last(self) -> None:
-        """Of every prompt with a complete chunk, keep the neighbours that the next tokens read."""
+        """Of every prompt with a complete chunk, keep the neighbours that the next tokens
+        read."""
         assert self.neighbours is not None
         assert self.encoded is not None
         assert self.retrieved is not None
@@ -216,8 +219,8 @@ class _NewestTokens:
         return x + self.neighbours.attend(layer.cross_attention, x)
 
     def _observe(self, x: Tensor) -> None:
-        """At layer min(P): keep the activations, and read the neighbours of the chunks that are complete
-        now."""
+        """At layer min(P): keep the activations, and read the neighbours of the
+        chunks that are complete now."""
         assert self.neighbours is not None
         turn = self.tokens.turn - 1
         self.neighbours.observe(turn, x, self.is_token)

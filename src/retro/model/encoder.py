@@ -1,4 +1,5 @@
-"""The encoder of the retrieved neighbours: bidirectional, conditioned on the chunk that retrieved them."""
+"""The encoder of the retrieved neighbours: bidirectional, conditioned on
+the chunk that retrieved them."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -20,7 +21,8 @@ from retro.model.attention import (
 
 
 class EncoderCrossAttention(nn.Module):
-    """The residual operator CA of the encoder: a neighbour attends to the chunk that retrieved it."""
+    """The residual operator CA of the encoder: a neighbour attends to
+    the chunk that retrieved it."""
 
     def __init__(
         self,
@@ -44,7 +46,8 @@ class EncoderCrossAttention(nn.Module):
     ) -> Float[Tensor, "batch chunk neighbour retrieved d_encoder"]:
         attention, m = self.attention, chunks.shape[-2]
         num_neighbours, retrieved_len = x.shape[2:4]
-        # All neighbours of a chunk ask the same memory, so that they are one long row of queries.
+        # All neighbours of a chunk ask the same memory, so that they
+        # are one long row of queries.
         rows = rearrange(
             self.norm(x), "batch chunk neighbour retrieved d -> batch chunk (neighbour retrieved) d"
         )
@@ -63,7 +66,8 @@ class EncoderCrossAttention(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention within a neighbour, attention to the chunk where the layer has it, and feed-forward."""
+    """Self-attention within a neighbour, attention to the chunk where the
+    layer has it, and feed-forward."""
 
     def __init__(
         self, config: EncoderConfig, decoder_width: int, conditioned: bool, positions: bool, first_place: int
@@ -102,7 +106,8 @@ class Encoder(nn.Module):
         chunks: Float[Tensor, "batch chunk m d_model"],
         chunk_is_token: Bool[Tensor, "batch chunk m"],
     ) -> Float[Tensor, "batch chunk neighbour retrieved d_encoder"]:
-        """Encode the embedded neighbours `x`; `chunks` are the activations of what retrieved them."""
+        """Encode the embedded neighbours `x`; `chunks` are the
+        activations of what retrieved them."""
         if self.condition_norm is not None:
             chunks = self.condition_norm(chunks)
         for layer in self.layers:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, cross-attention to neighbours where the layer has it, and the feed-forward operator."""
+    """Self-attention, cross-attention to neighbours where the layer has it,
+    and the feed-forward operator."""
 
     def __init__(self, config: ModelConfig, retrieval: RetrievalConfig | None) -> None:
         super().__init__()
@@ -39,14 +40,16 @@ class DecoderLayer(nn.Module):
 
 @runtime_checkable
 class Reading(Protocol):
-    """How a layer reads the past and the neighbours: of whole sequences at once, or one token at a time."""
+    """How a layer reads the past and the neighbours: of whole sequences at
+    once, or one token at a time."""
 
     def attend(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
         """ATTN of the layer with this index, residual."""
         ...
 
     def read_neighbours(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
-        """CCA of a layer that has it, residual; nothing changes where there are no neighbours."""
+        """CCA of a layer that has it, residual; nothing changes where there are no
+        neighbours."""
         ...
 
 
@@ -78,6 +81,7 @@ class WholeSequences:
 
 
 def embed(table: nn.Embedding, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
-    """Token vectors of unit variance: the table's rows have unit length, as it is the output matrix too."""
+    """Token vectors of unit variance: the table's rows have unit length, as
+    it is the output matrix too."""
     embedded: Tensor = table(tokens) * math.sqrt(table.embedding_dim)
     return embedded

@@ -1,9 +1,11 @@
-"""The seam: what training, scoring, sampling, questions, the harness and a server need of a model.
+"""The seam: what training, scoring, sampling, questions, the harness and a server need of a
+model.
 
-A language model promises a *distribution* over the next token, given the tokens before it and the
-neighbours of the chunks that are complete. How it comes to that distribution is its own business: RETRO
-reads neighbours by cross-attention, another model may have them in its prompt, and a third mixes in what a
-memory says. Nothing above this room depends on a model's class.
+A language model promises a *distribution* over the next token, given the tokens before
+it and the neighbours of the chunks that are complete. How it comes to that
+distribution is its own business: RETRO reads neighbours by cross-attention, another
+model may have them in its prompt, and a third mixes in what a memory says. Nothing
+above this room depends on a model's class.
 """
 
 from abc import abstractmethod
@@ -22,7 +24,8 @@ class ModelFacts:
 
     vocab_size: int
     chunk_len: int
-    """Tokens of a chunk, m in the paper: after so many tokens the next neighbours may be read."""
+    """Tokens of a chunk, m in the paper: after so many tokens the next neighbours may be
+    read."""
     pad_id: int
     """The token that stands for nothing: no attention sees it, and it is never predicted."""
     end_id: int | None
@@ -45,15 +48,16 @@ class Scored:
     log_probs: Float[Tensor, "batch seq"]
     """In nats; 0 where the target is padding."""
     greedy: Bool[Tensor, "batch seq"] | None = None
-    """Where it was asked for: whether no token is more probable than the target; true where that is
-    padding."""
+    """Where it was asked for: whether no token is more probable than the target;
+    true where that is padding."""
 
 
 @runtime_checkable
 class Decoding(Protocol):
     """A batch of sequences that grow token by token, each on its own chunk grid.
 
-    The last token of a chunk already reads the chunk's own neighbours, so these must be there when it is fed.
+    The last token of a chunk already reads the chunk's own neighbours, so
+    these must be there when it is fed.
     """
 
     @property
@@ -81,7 +85,8 @@ class Decoding(Protocol):
         neighbours: Int[Tensor, "complete neighbour retrieved"] | None = None,
         neighbour_mask: Bool[Tensor, "complete neighbour"] | None = None,
     ) -> Float[Tensor, "batch vocab"]:
-        """Feed the next token of every sequence; `neighbours` are those of the sequences in `completing`."""
+        """Feed the next token of every sequence; `neighbours` are those of
+        the sequences in `completing`."""
         ...
 
     def select(self, rows: Sequence[int]) -> None:
@@ -93,8 +98,9 @@ class Decoding(Protocol):
 class LanguageModel(Protocol):
     """A distribution over the next token.
 
-    `neighbours` holds [N, F] for each complete chunk, padded with the pad id; `neighbour_mask` is true
-    where a neighbour is real. Without neighbours a RETRO is RETRO[OFF].
+    `neighbours` holds [N, F] for each complete chunk, padded with the pad
+    id; `neighbour_mask` is true where a neighbour is real. Without
+    neighbours a RETRO is RETRO[OFF].
     """
 
     @property
@@ -121,18 +127,20 @@ class LanguageModel(Protocol):
         *,
         greedy: bool = False,
     ) -> Scored:
-        """The log-probabilities of the targets that are no padding, without ever holding all logits."""
+        """The log-probabilities of the targets that are no padding,
+        without ever holding all logits."""
         ...
 
     def begin(self, window: int = 0) -> Decoding:
-        """Start to generate. With a `window` self-attention sees that many last tokens only; 0 is all."""
+        """Start to generate. With a `window` self-attention sees that many
+        last tokens only; 0 is all."""
         ...
 
 
 @runtime_checkable
 class KeyedModel(LanguageModel, Protocol):
-    """A model that also shows the state each token is predicted from, which kNN-LM and the cache take as
-    its key."""
+    """A model that also shows the state each token is predicted from, which kNN-LM
+    and the cache take as its key."""
 
     @property
     def key_width(self) -> int: ...
@@ -140,13 +148,14 @@ class KeyedModel(LanguageModel, Protocol):
     def keys(
         self, tokens: Int[Tensor, "batch seq"], targets: Int[Tensor, "batch seq"] | None = None
     ) -> tuple[Float[Tensor, "batch seq width"], Float[Tensor, "batch seq"] | None]:
-        """The keys at every position and, where targets are given, their log-probabilities; without
-        retrieval."""
+        """The keys at every position and, where targets are given, their
+        log-probabilities; without retrieval."""
         ...
 
 
 class TrainableModel(nn.Module):
-    """A language model whose weights can be trained, saved and sharded: what the training loop takes."""
+    """A language model whose weights can be trained, saved and sharded:
+    what the training loop takes."""
 
     kind: str
     """The name under which a run's folder says how it is opened."""
@@ -180,12 +189,13 @@ class TrainableModel(nn.Module):
 
     @abstractmethod
     def operators(self) -> Iterator[nn.Module]:
-        """The residual parts that a block consists of; each can be recomputed, or sharded, by itself."""
+        """The residual parts that a block consists of; each can be
+        recomputed, or sharded, by itself."""
 
     @abstractmethod
     def freeze_all_but_retrieval(self) -> None:
-        """Train nothing but what reads neighbours: without neighbours the model stays what it is, bit for
-        bit."""
+        """Train nothing but what reads neighbours: without neighbours the model
+        stays what it is, bit for bit."""
 
     @abstractmethod
     def set_dropout(self, rate: float) -> None:

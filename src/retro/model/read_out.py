@@ -1,4 +1,5 @@
-"""From states to the log-probabilities of targets, without ever holding the logits of all positions."""
+"""From states to the log-probabilities of targets, without ever holding
+the logits of all positions."""
 
 from collections.abc import Callable
 
@@ -14,11 +15,11 @@ ReadOut = Callable[[Tensor], Tensor]
 """From states (…, width) to logits (…, vocab)."""
 
 WHOLE_LOGITS = 1 << 26
-"""Logits of a batch that training holds at once; where there are more, they are made in parts of a quarter
-of this."""
+"""Logits of a batch that training holds at once; where there are more, they are made in
+parts of a quarter of this."""
 FEW_LOGITS = 1 << 22
-"""Logits that scoring makes at once, though never of fewer than FEW_ROWS tokens: few enough to stay in
-reach of the processor's caches, enough for a quick product."""
+"""Logits that scoring makes at once, though never of fewer than FEW_ROWS tokens: few enough
+to stay in reach of the processor's caches, enough for a quick product."""
 FEW_ROWS = 256
 
 
@@ -32,8 +33,8 @@ def score_states(
 ) -> Scored:
     """Log-probabilities of the targets that are no padding; 0 elsewhere.
 
-    In training nearly every position is wanted, and all of them are computed. In scoring a window's context
-    is not wanted again, and only the states of real targets are read out.
+    In training nearly every position is wanted, and all of them are computed. In scoring a
+    window's context is not wanted again, and only the states of real targets are read out.
     """
     if torch.is_grad_enabled():
         return Scored(_with_gradients(read_out, states, targets, vocab_size, pad_id))
@@ -57,8 +58,8 @@ def score_states(
 def _with_gradients(
     read_out: ReadOut, states: Tensor, targets: Tensor, vocab_size: int, pad_id: int
 ) -> Float[Tensor, "batch seq"]:
-    """Of all positions; where the logits are too many they are made in parts, and again in the backward
-    pass."""
+    """Of all positions; where the logits are too many they are made in parts, and
+    again in the backward pass."""
 
     def log_probs(some: Tensor, tokens: Tensor) -> Tensor:
         return -F.cross_entropy(read_out(some), tokens, ignore_index=pad_id, reduction="none")

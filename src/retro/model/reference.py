@@ -1,8 +1,9 @@
-"""The model once more, slow and literal: one sequence, one chunk, one neighbour, one head, one pair of
-positions at a time.
+"""The model once more, slow and literal: one sequence, one chunk, one neighbour, one head,
+one pair of positions at a time.
 
-Written from Algorithm 1 and the appendix's equations, with the paper's indices counted from 1. It shares
-nothing with the fast model but the weights, and every fast path is tested against it.
+Written from Algorithm 1 and the appendix's equations, with the paper's indices
+counted from 1. It shares nothing with the fast model but the weights, and every
+fast path is tested against it.
 """
 
 import math
@@ -122,8 +123,8 @@ def _chunked_cross_attention(
     m: int,
     before: int,
 ) -> list[Tensor]:
-    """CCA(H, E)_{u m + i − 1} = CA(h_{u m + i − 1}, E_u) with d(i, i') = i − i' + m − 1; elsewhere the
-    identity."""
+    """CCA(H, E)_{u m + i − 1} = CA(h_{u m + i − 1}, E_u) with d(i, i') =
+    i − i' + m − 1; elsewhere the identity."""
     result = list(h)
     for u in range(1, len(encoded) + 1):
         for i in range(1, m + 1):

@@ -25,8 +25,8 @@ from retro.model.start import initialise
 from retro.model.weights import write_model
 
 OPERATORS = (SelfAttention, ChunkedCrossAttention, EncoderCrossAttention, FeedForward)
-"""The residual operators a block consists of; what lies between two of them is one tensor of the model's
-width."""
+"""The residual operators a block consists of; what lies between two of them is one
+tensor of the model's width."""
 
 
 class Retro(TrainableModel):
@@ -76,8 +76,9 @@ class Retro(TrainableModel):
     ) -> Float[Tensor, "batch seq vocab"]:
         """Logits of the next token at every position.
 
-        `neighbours` holds [N, F] for each complete chunk, padded with the config's pad id; `neighbour_mask`
-        is true where a neighbour is real. Without neighbours this is RETRO[OFF], or the baseline.
+        `neighbours` holds [N, F] for each complete chunk, padded with the config's pad
+        id; `neighbour_mask` is true where a neighbour is real. Without neighbours this
+        is RETRO[OFF], or the baseline.
         """
         return self.read_out(self.hidden(tokens, neighbours, neighbour_mask))
 
@@ -114,7 +115,8 @@ class Retro(TrainableModel):
     def run_layers(
         self, x: Float[Tensor, "*batch d_model"], reading: Reading
     ) -> Float[Tensor, "*batch d_model"]:
-        """The loop of Algorithm 1, for whole sequences, for prompts and for single tokens alike."""
+        """The loop of Algorithm 1, for whole sequences, for prompts
+        and for single tokens alike."""
         for index, layer in enumerate(self.layers):
             x = reading.attend(index, layer, x)
             if layer.cross_attention is not None:
@@ -127,8 +129,8 @@ class Retro(TrainableModel):
         return F.linear(hidden, self.embedding.weight)
 
     def encode(self, neighbours: Tensor, is_neighbour_token: Tensor, x: Tensor, is_token: Tensor) -> Tensor:
-        """The encoded neighbours of complete chunks; `x` are the activations at layer min(P) after
-        self-attention."""
+        """The encoded neighbours of complete chunks; `x` are the activations at layer
+        min(P) after self-attention."""
         assert self.encoder is not None
         m, num_chunks = self.config.chunk_len, neighbours.shape[1]
         chunks = rearrange(x[:, : num_chunks * m], "batch (chunk m) d -> batch chunk m d", m=m)
@@ -140,8 +142,8 @@ class Retro(TrainableModel):
     def check_neighbours(
         self, tokens: Tensor, neighbours: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor] | None:
-        """What is read of the neighbours and which of its tokens are real, or nothing if there is nothing
-        to read."""
+        """What is read of the neighbours and which of its tokens are real, or nothing
+        if there is nothing to read."""
         if neighbours is None:
             return None
         expected = (tokens.shape[0], tokens.shape[1] // self.config.chunk_len, self.config.retrieved_len)
@@ -153,8 +155,8 @@ class Retro(TrainableModel):
         return self.readable(neighbours, mask)
 
     def readable(self, neighbours: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        """The places of [N, F] that this model reads, and which tokens there are real; None if there are
-        none."""
+        """The places of [N, F] that this model reads, and which tokens there are
+        real; None if there are none."""
         retrieval = self.config.retrieval
         if retrieval is None:
             raise ConfigError(
@@ -174,10 +176,12 @@ class Retro(TrainableModel):
     def keys(
         self, tokens: Int[Tensor, "batch seq"], targets: Int[Tensor, "batch seq"] | None = None
     ) -> tuple[Float[Tensor, "batch seq width"], Float[Tensor, "batch seq"] | None]:
-        """What the last feed-forward layer multiplies with its weights, and the targets' log-probabilities.
+        """What the last feed-forward layer multiplies with its weights, and
+        the targets' log-probabilities.
 
-        That is its input after its norm, the state that Khandelwal et al. (2020) found best as a key of
-        kNN-LM. RETRO's paper says of its keys only that they are as wide as the model.
+        That is its input after its norm, the state that Khandelwal et al. (2020)
+        found best as a key of kNN-LM. RETRO's paper says of its keys only that
+        they are as wide as the model.
         """
         seen: list[Tensor] = []
         norm = self.layers[-1].feed_forward.norm

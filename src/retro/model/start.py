@@ -1,10 +1,11 @@
 """How the weights start.
 
-Left to chance, a small RETRO learns to use its neighbours late: the encoder must first bring each token's
-predecessor to it, the cross-attention must learn to look for the current token there, and its values must
-reach the output; none of the three helps before the other two. `copying` starts the retrieval weights as
-that circuit, so that a neighbour which repeats the text is followed from the first step on. The
-architecture and all it can learn stay as they are. See docs/decisions/0005-copying-start.md.
+Left to chance, a small RETRO learns to use its neighbours late: the encoder must first bring
+each token's predecessor to it, the cross-attention must learn to look for the current token
+there, and its values must reach the output; none of the three helps before the other two.
+`copying` starts the retrieval weights as that circuit, so that a neighbour which repeats the
+text is followed from the first step on. The architecture and all it can learn stay as they
+are. See docs/decisions/0005-copying-start.md.
 """
 
 import math
@@ -19,14 +20,16 @@ if TYPE_CHECKING:
     from retro.model.retro import Retro
 
 _PEAK_LOGIT = 40.0
-"""Positional logit of the previous token at the start; its neighbours in time lie about 6 below."""
+"""Positional logit of the previous token at the start; its neighbours in time lie about 6
+below."""
 _MATCH_GAIN = 2.0
 """How much more than by chance equal tokens attract each other."""
 _COPY_GAIN = 0.5
 
 
 def initialise(model: "Retro") -> None:
-    """Every matrix by 1/√fan-in; those that write into the residual stream by 1/√(number of them) less."""
+    """Every matrix by 1/√fan-in; those that write into the residual stream
+    by 1/√(number of them) less."""
     config = model.config
     num_writers = 2 * config.num_layers + len(config.cross_attention_layers)
     for name, module in model.named_modules():
@@ -57,10 +60,12 @@ def start_retrieval(model: "Retro") -> None:
 
 @torch.no_grad()
 def start_copying(model: "Retro") -> None:
-    """Start encoder and cross-attention as a circuit that continues a neighbour where it repeats the text.
+    """Start encoder and cross-attention as a circuit that continues a
+    neighbour where it repeats the text.
 
-    The first encoder layer adds to every token a rotation of its predecessor. Cross-attention compares the
-    current token with those predecessors and writes the tokens that followed them towards the output.
+    The first encoder layer adds to every token a rotation of its predecessor.
+    Cross-attention compares the current token with those predecessors and writes the tokens
+    that followed them towards the output.
     """
     assert model.encoder is not None
     to_encoder = _align_embeddings(model)
@@ -69,7 +74,8 @@ def start_copying(model: "Retro") -> None:
         if layer.cross_attention is None:
             continue
         attention = layer.cross_attention.attention
-        # Query and key meet in one random basis, so equal tokens match; value and out go through another.
+        # Query and key meet in one random basis, so equal tokens match;
+        # value and out go through another.
         match, copy = (_semi_orthogonal(attention.query.weight) for _ in range(2))
         attention.query.weight.copy_(math.sqrt(_MATCH_GAIN) * match)
         attention.key.weight.copy_(math.sqrt(_MATCH_GAIN) * match @ to_encoder.T @ rotation.T)
@@ -80,8 +86,9 @@ def start_copying(model: "Retro") -> None:
 def _align_embeddings(model: "Retro") -> Tensor:
     """Make the encoder's token vectors a projection of the decoder's, and return the projection.
 
-    A narrower encoder keeps a part of every vector. The projection makes up for that both ways, so that a
-    token that goes there and back has all of its length along itself, however narrow the encoder is.
+    A narrower encoder keeps a part of every vector. The projection makes up for that both
+    ways, so that a token that goes there and back has all of its length along itself,
+    however narrow the encoder is.
     """
     table, encoder_table = model.embedding.weight, model.encoder_embedding
     if encoder_table is None:
@@ -93,7 +100,8 @@ def _align_embeddings(model: "Retro") -> Tensor:
 
 
 def _read_previous_token(attention: RelativeAttention) -> Tensor:
-    """Point every head at the token before, and return the rotation that its vector is added with."""
+    """Point every head at the token before, and return the rotation
+    that its vector is added with."""
     half = attention.width // 2
     frequencies = 10_000.0 ** (-torch.arange(half, dtype=torch.float32) / half)
     sharp = (frequencies >= 0.1).float()

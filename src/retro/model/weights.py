@@ -1,4 +1,5 @@
-"""A model on disk: `run.json`, which says what it is, and its weights as safetensors. Never pickle."""
+"""A model on disk: `run.json`, which says what it is, and its weights
+as safetensors. Never pickle."""
 
 import json
 from pathlib import Path
@@ -24,8 +25,8 @@ def write_model(
 ) -> None:
     """Write weights and record; a file is either whole or not there.
 
-    `tensors` are the weights where the model itself holds only shards; `facts` go into the record as they
-    are.
+    `tensors` are the weights where the model itself holds only shards; `facts`
+    go into the record as they are.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = model.state_dict() if tensors is None else tensors

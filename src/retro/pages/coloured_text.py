@@ -1,6 +1,7 @@
 """Text coloured by the runs it shares with neighbours, as HTML and as the same in plain JSON.
 
-Colours are classes, and tokens of one colour run together, so that a long document makes a small page.
+Colours are classes, and tokens of one colour run together, so that a
+long document makes a small page.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ LAST = len(PALETTE) - 1
 
 
 def spans_html(spans: Sequence[Span]) -> str:
-    """Tokens with their colours; where the last colour hides how long the common run is, a title says it."""
+    """Tokens with their colours; where the last colour hides how long the
+    common run is, a title says it."""
     parts = []
     # Neighbouring tokens of one colour become one mark.
     for level, group in groupby(spans, lambda span: span.level):

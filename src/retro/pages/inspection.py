@@ -1,4 +1,5 @@
-"""An inspected document as one HTML page, in the manner of the paper's tables, and as plain JSON."""
+"""An inspected document as one HTML page, in the manner of the paper's tables, and as plain
+JSON."""
 
 from collections.abc import Sequence
 from html import escape
@@ -71,7 +72,8 @@ def _totals(document: InspectedDocument) -> str:
 
 
 def _map(chunks: Sequence[InspectedChunk]) -> str:
-    """A bar for every chunk, up for what was saved and down for what was lost, which leads to the chunk."""
+    """A bar for every chunk, up for what was saved and down for what was
+    lost, which leads to the chunk."""
     top = max(0.0, *(chunk.saved for chunk in chunks))
     bottom = min(0.0, *(chunk.saved for chunk in chunks))
     # The bars fill a height of 100, whatever the largest gain and the largest loss are.
@@ -94,7 +96,8 @@ def _map(chunks: Sequence[InspectedChunk]) -> str:
 
 
 def _section(number: int, chunk: InspectedChunk) -> str:
-    """A chunk by its gains, by what it shares with the neighbours of the one before, and its own."""
+    """A chunk by its gains, by what it shares with the neighbours of
+    the one before, and its own."""
     verdict = "sees no neighbour"
     shared = (NOTHING_BEFORE, "")  # empty, so that the columns stay where they are
     if number > 1:
@@ -129,7 +132,8 @@ def _gains(chunk: InspectedChunk) -> str:
 
 
 def _level(gain: float) -> int:
-    """The colour of a gain in bits: −4 for the largest loss, 0 for none, 4 for the largest gain."""
+    """The colour of a gain in bits: −4 for the largest loss, 0 for
+    none, 4 for the largest gain."""
     return max(-LEVELS, min(LEVELS, round(gain / LIMIT * LEVELS)))
 
 

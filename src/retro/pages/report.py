@@ -1,4 +1,5 @@
-"""The page about a baseline and a RETRO on the same documents, and everything that it shows as plain JSON."""
+"""The page about a baseline and a RETRO on the same documents, and everything
+that it shows as plain JSON."""
 
 import math
 from collections.abc import Sequence
@@ -54,7 +55,8 @@ class Report:
     commands: str
 
     def modes(self) -> list[tuple[str, Evaluation, str, str]]:
-        """The three that are compared: name, evaluation, mode in it, and colour key of its curve."""
+        """The three that are compared: name, evaluation, mode in it,
+        and colour key of its curve."""
         return [
             ("baseline", self.baseline, OFF, "baseline"),
             ("RETRO[OFF]", self.retro, OFF, "off"),
@@ -82,7 +84,8 @@ def _saves(gain: Interval) -> str:
 def summary(comparison: Comparison) -> str:
     """The result in three sentences."""
     new = comparison.buckets[0]
-    # A bucket belongs here by its lower end: more than a quarter of each of its chunks is shared.
+    # A bucket belongs here by its lower end: more than a quarter of
+    # each of its chunks is shared.
     copied = [bucket for bucket in comparison.buckets if bucket.low >= 0.25]
     saving, text = (sum(b.share_of_gain for b in copied), sum(b.share_of_bytes for b in copied))
     on_new = (
@@ -135,7 +138,8 @@ def report_page(report: Report) -> str:
 
 
 def report_record(report: Report) -> dict[str, Any]:
-    """Everything that the page shows, as plain JSON: gains are parts of 1, and what is not known is null."""
+    """Everything that the page shows, as plain JSON: gains are parts of 1,
+    and what is not known is null."""
     comparison, curves = asdict(report.comparison), report.curves
     # `asdict` knows fields only, and the label is a property.
     for entry, bucket in zip(comparison["buckets"], report.comparison.buckets, strict=True):

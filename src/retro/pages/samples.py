@@ -1,4 +1,5 @@
-"""Samples beside the neighbours that they used, like the paper's tables; as HTML and as plain JSON."""
+"""Samples beside the neighbours that they used, like the paper's
+tables; as HTML and as plain JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +32,8 @@ def colour_sample(sample: Sample, tokenizer: Tokenizer) -> list[ColouredChunk]:
     """The sample chunk by chunk, each knowing how much of it is the prompt's."""
     coloured = []
     for number, chunk in enumerate(colour_chunks(sample.chunks(), sample.neighbours, tokenizer)):
-        # How much of the prompt is left where this chunk begins; it may be more than the chunk, or nothing.
+        # How much of the prompt is left where this chunk begins; it may be
+        # more than the chunk, or nothing.
         left = sample.prompt_len - number * sample.chunk_len
         coloured.append(replace(chunk, prompt_len=max(0, min(len(chunk.spans), left))))
     return coloured
@@ -63,7 +65,8 @@ def samples_page(title: str, note: str, pairs: Sequence[Pair]) -> str:
 
 
 def samples_table(off: list[ColouredChunk], on: list[ColouredChunk], num_neighbours: int = 2) -> str:
-    """A row for each chunk: retrieval off, retrieval on, and the neighbours that the chunk retrieved.
+    """A row for each chunk: retrieval off, retrieval on, and the
+    neighbours that the chunk retrieved.
 
     An empty sample has no column.
     """

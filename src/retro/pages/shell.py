@@ -1,7 +1,8 @@
 """The one shell and the one style of every page.
 
-A page is a single file that needs nothing else: no script, no font and no address of another machine. Every
-colour has one place, the variables at the top of the style; a page's own rules use these.
+A page is a single file that needs nothing else: no script, no font and no address
+of another machine. Every colour has one place, the variables at the top of the
+style; a page's own rules use these.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,8 @@ from retro.retrieval.shared_runs import PALETTE, ColouredChunk, ColouredNeighbou
 
 
 def render_sample(chunks: Sequence[ColouredChunk], title: str) -> RenderableType:
-    """A row for each chunk: the text on the left, the neighbours that it retrieved on the right."""
+    """A row for each chunk: the text on the left, the neighbours that it retrieved on the
+    right."""
     # Without retrieval there is no empty column, and nothing that a legend would explain.
     has_neighbours = any(chunk.neighbours for chunk in chunks)
     table = Table(title=title, show_lines=True, expand=True)

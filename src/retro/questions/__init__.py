@@ -1,1 +1,2 @@
-"""Question answering as in the paper: passages from any source enter through the retrieval pathway."""
+"""Question answering as in the paper: passages from any source enter
+through the retrieval pathway."""

@@ -1,7 +1,7 @@
 """Answers by a model that reads passages, and where the passages come from.
 
-A source finds the passages of each question: its own file, another one, a datastore, BM25, or nothing. The
-answers are greedy, through the cached sampler, many questions together.
+A source finds the passages of each question: its own file, another one, a datastore, BM25, or
+nothing. The answers are greedy, through the cached sampler, many questions together.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,8 @@ def given_passages(passages: Sequence[Passage], k: int) -> Source:
 
 
 def from_datastore(datastore: Datastore, k: int) -> Source:
-    """The k chunks, with their continuations, that the datastore finds nearest to each question."""
+    """The k chunks, with their continuations, that the datastore finds nearest to each
+    question."""
 
     def search(questions: Sequence[Question]) -> list[list[Passage]]:
         found = datastore.search([question.text for question in questions], k)
@@ -54,7 +55,8 @@ def from_datastore(datastore: Datastore, k: int) -> Source:
 
 
 class FromBm25:
-    """The k chunks of a datastore with the highest BM25 score for each question, whatever its own index is.
+    """The k chunks of a datastore with the highest BM25 score for each
+    question, whatever its own index is.
 
     The index is made in memory, of the version that is the newest then.
     """
@@ -65,7 +67,8 @@ class FromBm25:
         self.datastore = datastore
         self.k = k
         self.snapshot = datastore.snapshot()
-        # The chunks of documents that are still there; a segment also holds those of deleted ones.
+        # The chunks of documents that are still there; a segment also
+        # holds those of deleted ones.
         parts = [
             segment.chunks[live[segment.places]]
             for segment, live in zip(self.snapshot.segments, self.snapshot.live, strict=True)
@@ -81,7 +84,8 @@ class FromBm25:
         tokens = [np.array(self.datastore.tokenizer.encode(f" {question.text}")) for question in questions]
         entries = Entries(np.zeros((len(tokens), 0)), tokens)
         distances, rows = self.index.search(entries, min(self.k, len(self.chunks)))
-        # Rows of the index are places in `chunks`; −1 stays −1, where there are fewer matches than k.
+        # Rows of the index are places in `chunks`; −1 stays −1, where
+        # there are fewer matches than k.
         chunks = np.where(rows >= 0, self.chunks[rows], -1)
         found = self.datastore.describe(self.snapshot, distances, chunks)
         return [list(map(_passage, neighbours)) for neighbours in found]
@@ -101,7 +105,8 @@ def with_passages(questions: Sequence[Question], source: Source) -> list[Questio
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer with the passages that the model read for it; none at all where it answered closed book."""
+    """An answer with the passages that the model read for it; none at all
+    where it answered closed book."""
 
     question: Question
     text: str

@@ -1,8 +1,9 @@
-"""Questions as tokens, and batches of them for the training loop, with the loss on the answers alone.
+"""Questions as tokens, and batches of them for the training loop, with
+the loss on the answers alone.
 
-The prompt is padded at its left, so that `answer:` ends a chunk: the first of the chunks that read the
-passages begins there. A question that needs more than a chunk takes as many as it needs, and still ends at a
-chunk's end.
+The prompt is padded at its left, so that `answer:` ends a chunk: the first of the chunks that
+read the passages begins there. A question that needs more than a chunk takes as many as it
+needs, and still ends at a chunk's end.
 """
 
 from collections.abc import Sequence
@@ -37,7 +38,8 @@ class Format:
         return [self.tokenizer.pad_id] * (-len(tokens) % self.chunk_len) + tokens
 
     def answer(self, answer: str) -> list[int]:
-        """What follows the prompt; it is encoded apart, so that no token lies across the chunk's end."""
+        """What follows the prompt; it is encoded apart, so that no token
+        lies across the chunk's end."""
         return [*self.tokenizer.encode(ANSWER.format(answer=answer)), self.tokenizer.end_id]
 
     def passages(self, passages: Sequence[Passage]) -> list[Neighbour]:
@@ -61,8 +63,8 @@ def written_passage(passage: Passage) -> str:
 class QuestionBatches:
     """Batch number i of an endless stream, a pure function of the seed and i.
 
-    Every question comes once an epoch, in a new order, with any one of its right answers. Questions without
-    an answer, or longer with it than `seq_len`, are left out.
+    Every question comes once an epoch, in a new order, with any one of its right answers.
+    Questions without an answer, or longer with it than `seq_len`, are left out.
     """
 
     mixture: Mixture | None = None
@@ -97,9 +99,9 @@ class QuestionBatches:
     def rows(self, number: int, start: int, stop: int) -> Batch:
         """Some rows of a batch. They have neighbours if any row of the whole batch has passages.
 
-        Under torchrun each process takes its own rows, and all must run the encoder or none, as they wait for
-        each other in its sharded layers. So the whole batch decides, and rows without passages get masked
-        ones.
+        Under torchrun each process takes its own rows, and all must run the encoder or none,
+        as they wait for each other in its sharded layers. So the whole batch decides, and
+        rows without passages get masked ones.
         """
         drawn = [self._draw(index) for index in self._indices(number)]
         reads = any(question.passages[: self.num_passages] for question, _ in drawn)
@@ -141,11 +143,12 @@ def make_batch(
     pad_id: int,
     reads: bool | None = None,
 ) -> Batch:
-    """Prompts that end together at a chunk's end, with their answers behind; answers alone are predicted.
+    """Prompts that end together at a chunk's end, with their answers
+    behind; answers alone are predicted.
 
-    Shorter prompts are padded at their left by whole chunks. If the batch `reads`, by default if any row has
-    passages, every chunk from the prompt's last one on has the row's passages, and none before it; what is
-    missing is masked.
+    Shorter prompts are padded at their left by whole chunks. If the batch `reads`, by default
+    if any row has passages, every chunk from the prompt's last one on has the row's passages,
+    and none before it; what is missing is masked.
     """
     width, longest = max(map(len, prompts)), max(map(len, answers))
     tokens = np.full((len(prompts), width + longest), pad_id, dtype=np.int64)
@@ -162,7 +165,8 @@ def make_batch(
         values = np.full((len(prompts), 1, 2 * chunk_len), pad_id, dtype=np.int64)
         mask = np.zeros((len(prompts), 1), dtype=bool)
     num_chunks = (tokens.shape[1] - 1) // chunk_len
-    # The prompt's last chunk is the first to read: its neighbours condition what comes after its end.
+    # The prompt's last chunk is the first to read: its neighbours
+    # condition what comes after its end.
     is_reading = np.arange(num_chunks) >= width // chunk_len - 1
     neighbours = np.broadcast_to(values[:, None], (len(prompts), num_chunks, *values.shape[1:])).copy()
     neighbour_mask = mask[:, None] & is_reading[:, None]
@@ -170,6 +174,7 @@ def make_batch(
 
 
 def _longest(question: Question, form: Format) -> int:
-    """Tokens of the question with the longest answer that may be drawn; the last token predicts nothing."""
+    """Tokens of the question with the longest answer that may be drawn; the
+    last token predicts nothing."""
     answers = (question.target,) if question.target else question.answers
     return len(form.prompt(question.text)) + max(len(form.answer(answer)) for answer in answers) - 1

@@ -1,4 +1,5 @@
-"""Fine-tuning on questions, through the one training loop, and an experiment that tests what came of it."""
+"""Fine-tuning on questions, through the one training loop, and an experiment
+that tests what came of it."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -40,8 +41,8 @@ def finetune(
 ) -> tuple[TrainableModel, Artifact]:
     """Fine-tune a run of the workspace, or a run's folder with its tokenizer, to the run `name`.
 
-    A question shows its first `num_neighbours` passages. `seq_len` is the most tokens that a question and its
-    answer may have.
+    A question shows its first `num_neighbours` passages. `seq_len` is the most tokens that a
+    question and its answer may have.
     """
     path = work.run_path(name)
     tuning = tuning or FineTuningConfig()
@@ -72,7 +73,8 @@ def finetune(
                 "leave out --frozen"
             )
         model.freeze_all_but_retrieval()
-    # What is counted as tokens a step: the longest that really occurs, not the most that was allowed.
+    # What is counted as tokens a step: the longest that really occurs,
+    # not the most that was allowed.
     config = dataclasses.replace(config, seq_len=batches.seq_len)
     origin = Origin(tokenizer=work.tokenizer_path)
     artifact = train(model, batches, config, path, inputs, validation, progress, origin=origin)
@@ -87,7 +89,8 @@ def split(questions: Sequence[Question], fractions: Sequence[float], seed: int =
     bounds = np.cumsum(fractions)
     parts: list[list[Question]] = [[] for _ in range(len(bounds) + 1)]
     for question in questions:
-        # The text's hash as a number between 0 and 1: where it lies among the bounds is the part.
+        # The text's hash as a number between 0 and 1: where it lies
+        # among the bounds is the part.
         place = int(make_fingerprint(seed, " ".join(question.text.lower().split())), 16) / 16**16
         parts[int(np.searchsorted(bounds, place, side="right"))].append(question)
     return parts
@@ -132,11 +135,12 @@ def run_experiment(
     fractions: tuple[float, float] = (0.2, 0.05),
     progress: Progress = no_progress,
 ) -> Experiment:
-    """Split the questions, fill up their passages, fine-tune, and answer the test questions in every way.
+    """Split the questions, fill up their passages, fine-tune, and answer
+    the test questions in every way.
 
-    `fractions` go to test and validation. The passages that are missing come from the datastore. With a
-    `baseline` that model is fine-tuned closed book as well, on the same questions. The numbers are left in
-    `evaluations/NAME.json`.
+    `fractions` go to test and validation. The passages that are missing come from the
+    datastore. With a `baseline` that model is fine-tuned closed book as well, on the same
+    questions. The numbers are left in `evaluations/NAME.json`.
     """
     known = [question for question in questions if question.answers and question.passages]
     parts = split(known, fractions)

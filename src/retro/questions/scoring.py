@@ -1,6 +1,8 @@
-"""Exact match and F1 as SQuAD defined them, the recall of passages, and what the passages are worth.
+"""Exact match and F1 as SQuAD defined them, the recall of passages,
+and what the passages are worth.
 
-For that the same model answers closed book, with its passages, and with those of another question.
+For that the same model answers closed book, with its passages, and
+with those of another question.
 """
 
 import re
@@ -70,7 +72,8 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """The score of all answers, and of those with and without a passage that holds the answer."""
+    """The score of all answers, and of those with and without a
+    passage that holds the answer."""
 
     all: Score
     recall: Interval
@@ -102,7 +105,8 @@ class Marks:
 
 
 def score(answers: Sequence[Answer]) -> Scores:
-    """The scores of answers to questions whose right answers are known; the others are passed over."""
+    """The scores of answers to questions whose right answers are known;
+    the others are passed over."""
     return Marks(answers).scores()
 
 
@@ -113,7 +117,8 @@ def mean(values: np.ndarray) -> Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The scores of each way to answer, and how far open book is above each other way, paired by question."""
+    """The scores of each way to answer, and how far open book is above each
+    other way, paired by question."""
 
     scores: dict[str, Scores]
     gains: dict[str, Interval]
@@ -175,7 +180,8 @@ def compare_answers(answers: Mapping[str, Sequence[Answer]]) -> Comparison:
 
 def with_foreign_passages(questions: Sequence[Question]) -> list[Question]:
     """Every question with the passages of the next one."""
-    # The last question gets those of the first, so that nobody keeps its own as long as there are two.
+    # The last question gets those of the first, so that nobody keeps its
+    # own as long as there are two.
     following = [*questions[1:], *questions[:1]]
     return [
         replace(question, passages=other.passages)

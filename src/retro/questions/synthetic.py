@@ -1,12 +1,14 @@
-"""Questions that nobody wrote: cloze questions out of any text, and a probe that only the passages can solve.
+"""Questions that nobody wrote: cloze questions out of any text, and a probe
+that only the passages can solve.
 
-A *cloze* question asks for a name or number of a sentence, and the text around the sentence is the passage.
-It teaches a model to look an answer up before there are many real questions to learn from, and is for
-training alone.
+A *cloze* question asks for a name or number of a sentence, and the text around the sentence
+is the passage. It teaches a model to look an answer up before there are many real questions
+to learn from, and is for training alone.
 
-The *probe* asks for the code of a key, which is new for every question. It tells a pathway that carries
-nothing from a model that has learned too little: keys and codes are words of a small stock, paired anew each
-time, so that closed book, or with another question's passages, nothing beats a guess.
+The *probe* asks for the code of a key, which is new for every question. It tells a pathway
+that carries nothing from a model that has learned too little: keys and codes are words of a
+small stock, paired anew each time, so that closed book, or with another question's
+passages, nothing beats a guess.
 """
 
 import re
@@ -70,7 +72,8 @@ def documents_of(store: TokenStore, tokenizer: Tokenizer) -> Iterator[Document]:
 
 
 def _cloze_question(document: Document, sentence: re.Match[str], rng: np.random.Generator) -> Question | None:
-    """A question for something in the sentence, if there is anything that the rest does not give away."""
+    """A question for something in the sentence, if there is anything that
+    the rest does not give away."""
     kinds = [(found, word) for pattern, word in ASKED if (found := list(pattern.finditer(sentence[0])))]
     if not kinds:
         return None
@@ -81,7 +84,8 @@ def _cloze_question(document: Document, sentence: re.Match[str], rng: np.random.
     text = " ".join([*before, word, *after]).lower()
     if len(before) + len(after) < CONTEXT or answer[0].lower() in text:
         return None
-    # The passage begins at a random place before the sentence, so that the answer may stand anywhere in it.
+    # The passage begins at a random place before the sentence, so that the
+    # answer may stand anywhere in it.
     room = max(1, PASSAGE - len(sentence[0]))
     start = max(0, sentence.start() - int(rng.integers(room)))
     passage = " ".join(document.text[start : start + max(PASSAGE, len(sentence[0]))].split())
@@ -98,7 +102,8 @@ def words(number: int, num_syllables: int, seed: int) -> list[str]:
 
 
 def make_questions(number: int, seed: int, num_passages: int = NUM_PASSAGES) -> list[Question]:
-    """Questions for the code of a key; one passage tells it and the others tell the codes of other keys."""
+    """Questions for the code of a key; one passage tells it and the others
+    tell the codes of other keys."""
     keys, codes = words(NUM_KEYS, 2, 1), words(NUM_CODES, 3, 2)
     rng = np.random.default_rng(seed)
     questions = []
@@ -165,8 +170,8 @@ def run_probe(
     num_test: int = 200,
     progress: Progress = no_progress,
 ) -> Comparison:
-    """Train a small RETRO from scratch on the probe, to a run at `path`, and answer new questions in every
-    way.
+    """Train a small RETRO from scratch on the probe, to a run at `path`, and
+    answer new questions in every way.
     """
     config = config or probe_training()
     # A folder of its own that goes away: the tokenizer is a pure function of the probe's text.

@@ -1,4 +1,5 @@
-"""Training batches: documents packed on the chunk grid, each with the neighbours of its chunks."""
+"""Training batches: documents packed on the chunk grid, each with the neighbours of its
+chunks."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -47,7 +48,8 @@ class Batch:
 
 @runtime_checkable
 class Batches(Protocol):
-    """What training needs of its data: batch number i, and nothing remembered between two of them."""
+    """What training needs of its data: batch number i, and nothing
+    remembered between two of them."""
 
     mixture: Mixture | None
     """The sources that sequences are drawn from by weight, if they are."""
@@ -62,12 +64,14 @@ class Batches(Protocol):
 
 
 class PackedBatches:
-    """Batch number i of an endless stream, a pure function of the seed and i: a run resumes anywhere.
+    """Batch number i of an endless stream, a pure function of the seed
+    and i: a run resumes anywhere.
 
-    An epoch lays all documents, shuffled, one behind the other, each from a fresh chunk on, and cuts the
-    row of chunks into sequences. A document's last chunk is padded; it retrieves nothing, since nothing of
-    the document follows it. Neighbours from any document that is in the same sequence are masked. With a
-    mixture the sources take turns by their weights instead, each going through its own sequences.
+    An epoch lays all documents, shuffled, one behind the other, each from a fresh chunk on,
+    and cuts the row of chunks into sequences. A document's last chunk is padded; it retrieves
+    nothing, since nothing of the document follows it. Neighbours from any document that is in
+    the same sequence are masked. With a mixture the sources take turns by their weights
+    instead, each going through its own sequences.
     """
 
     def __init__(
@@ -160,9 +164,8 @@ class PackedBatches:
         """The batch of these chunks (sequence, place); −1 is a place that stays empty."""
         real = chunks >= 0
         safe = np.where(real, chunks, 0)
-        # One token more than a chunk has: the token after it is what its last token predicts. Behind the
-        # end of a
-        # document there is padding, which is not predicted.
+        # One token more than a chunk has: the token after it is what its last token predicts.
+        # Behind the end of a document there is padding, which is not predicted.
         gathered = self.table.gather(safe, self.chunk_len + 1)
         gathered = np.where(real[..., None], gathered, self.pad_id)
         flat = (len(chunks), -1)
@@ -183,13 +186,14 @@ class PackedBatches:
         return result
 
     def _same_sequence(self, chunks: np.ndarray) -> np.ndarray:
-        """Which neighbours come from a document, or a copy of one, that is in the same sequence."""
+        """Which neighbours come from a document, or a copy of one,
+        that is in the same sequence."""
         assert self.neighbours is not None
         safe = np.where(chunks >= 0, chunks, 0)
         present = self.hashes[self.table.documents[safe]]
         found = self.neighbours.documents(safe, self.k)
-        # Each neighbour's document (sequence, place, rank, 1) against all of its sequence (sequence, 1, 1,
-        # place).
+        # Each neighbour's document (sequence, place, rank, 1) against all of its
+        # sequence (sequence, 1, 1, place).
         same: np.ndarray = (found[:, :, :, None] == present[:, None, None, :]).any(-1)
         return same
 
@@ -197,8 +201,8 @@ class PackedBatches:
 def prefetch(make: Callable[[int], Made], numbers: Iterable[int], depth: int = 2) -> Iterator[Made]:
     """`make(number)` for each number in turn, up to `depth` of them ahead of what is asked for.
 
-    Nothing but time can change: `make` must be a pure function of the number. Its errors are raised where
-    its result is due.
+    Nothing but time can change: `make` must be a pure function of the number. Its errors are
+    raised where its result is due.
     """
     remaining = iter(numbers)
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")

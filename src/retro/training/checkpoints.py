@@ -1,9 +1,9 @@
-"""Checkpoints of a run: trained weights and moments as safetensors, sharded over the processes that write
-them.
+"""Checkpoints of a run: trained weights and moments as safetensors, sharded over
+the processes that write them.
 
-`torch.distributed.checkpoint` cuts and joins the shards, so that a run may go on with another number of
-processes. The schedule, the place in the data and the random numbers are functions of the seed and the
-step, and need no more than the step.
+`torch.distributed.checkpoint` cuts and joins the shards, so that a run may go on with another
+number of processes. The schedule, the place in the data and the random numbers are functions
+of the seed and the step, and need no more than the step.
 """
 
 import json
@@ -27,7 +27,8 @@ STATE = "state.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint: its folder, the steps done, and the validation loss then, if one was measured."""
+    """A whole checkpoint: its folder, the steps done, and the validation
+    loss then, if one was measured."""
 
     path: Path
     step: int
@@ -59,8 +60,8 @@ class Checkpoints:
 
         path = self.folder / f"step-{step:09d}"
         if self.world.leads:
-            # What a kill left of an earlier attempt, perhaps by more processes, must not be taken for this
-            # one's.
+            # What a kill left of an earlier attempt, perhaps by more processes, must
+            # not be taken for this one's.
             shutil.rmtree(path, ignore_errors=True)
             path.mkdir(parents=True)
         self.world.wait()
@@ -81,7 +82,8 @@ class Checkpoints:
                 shutil.rmtree(entry.path)
 
     def load(self, entry: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Read a checkpoint into a model and an optimizer of the same shape, sharded in any way."""
+        """Read a checkpoint into a model and an optimizer of the same shape, sharded in any
+        way."""
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
         from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -125,8 +127,8 @@ def _read_state(path: Path) -> Checkpoint:
 
 @contextmanager
 def _alone_or_not(path: Path) -> Iterator[None]:
-    """Without torch's log of every tensor and its warning that a process is alone, and with one line for
-    what cannot be read or written."""
+    """Without torch's log of every tensor and its warning that a process is alone, and with
+    one line for what cannot be read or written."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     logging.getLogger("c10d-NullHandler-dcp_logger").setLevel(logging.WARNING)

@@ -1,7 +1,7 @@
 """The processes of a run.
 
-Alone by default; under `torchrun` the weights, gradients and moments are sharded over all (FSDP2, the
-paper's ZeRO).
+Alone by default; under `torchrun` the weights, gradients and moments are sharded over
+all (FSDP2, the paper's ZeRO).
 """
 
 import os
@@ -60,13 +60,14 @@ class World:
             distributed.barrier()
 
     def shard(self, module: nn.Module, model: TrainableModel) -> None:
-        """Spread the parameters of each of the model's operators, and of what is left of the module, over
-        all."""
+        """Spread the parameters of each of the model's operators, and of what is
+        left of the module, over all."""
         if self.size > 1:
             from torch.distributed.fsdp import fully_shard
 
             for part in (*model.operators(), module):
-                # Sharded again after the forward pass, so that only shards are ever seen between two steps.
+                # Sharded again after the forward pass, so that only shards are
+                # ever seen between two steps.
                 fully_shard(part, reshard_after_forward=True)
 
     def run_stage(
@@ -78,8 +79,8 @@ class World:
         work: Callable[[Stage], None],
         command: str,
     ) -> Artifact:
-        """`stage.run_stage` with everyone at work: process 0 writes plan and manifest, the others join
-        it in between."""
+        """`stage.run_stage` with everyone at work: process 0 writes plan and manifest,
+        the others join it in between."""
         finished = path.exists()
         self.wait()  # nobody makes the folder before everybody has looked
 
@@ -115,7 +116,8 @@ def join() -> Iterator[World]:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The tensor itself, gathered from all processes where it is sharded; all of them must ask."""
+    """The tensor itself, gathered from all processes where it is
+    sharded; all of them must ask."""
     from torch.distributed.tensor import DTensor
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

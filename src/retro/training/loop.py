@@ -1,8 +1,9 @@
-"""Training as a stage: one loop for the baseline, for RETRO and for RETROfit, on one process or many.
+"""Training as a stage: one loop for the baseline, for RETRO and for
+RETROfit, on one process or many.
 
-While a run trains, `NAME.partial` holds its metrics and checkpoints; finished, `NAME` is a run's folder.
-Batches and random numbers are pure functions of the seed and the step, so a resumed run is the unbroken
-run.
+While a run trains, `NAME.partial` holds its metrics and checkpoints; finished, `NAME` is a
+run's folder. Batches and random numbers are pure functions of the seed and the step, so a
+resumed run is the unbroken run.
 """
 
 import math
@@ -43,11 +44,12 @@ def train(
     origin: Origin | None = None,
     begin: Callable[[Stage], None] | None = None,
 ) -> Artifact:
-    """Train the weights of the model that require it, and leave a run with all of them at `path`.
+    """Train the weights of the model that require it, and leave a run with all of them at
+    `path`.
 
-    `inputs` are the fingerprints of its data, `origin` is what the run's record and card tell beside them,
-    and `begin` keeps in the unfinished stage what a resumed run will need. The model itself is used up:
-    under torchrun its weights are sharded afterwards.
+    `inputs` are the fingerprints of its data, `origin` is what the run's record and card tell
+    beside them, and `begin` keeps in the unfinished stage what a resumed run will need. The
+    model itself is used up: under torchrun its weights are sharded afterwards.
     """
     keep_freed_memory()
     settings = {"model": model.settings(), "training": to_dict(config)}
@@ -113,7 +115,8 @@ class Training:
         return losses
 
     def _resume(self) -> int:
-        """Read the last whole checkpoint, if there is one, and return the number of steps that are done."""
+        """Read the last whole checkpoint, if there is one, and return the
+        number of steps that are done."""
         kept = self.checkpoints.kept()
         if not kept:
             return 0
@@ -148,8 +151,8 @@ class Training:
     def _step(self, step: int, batch: Batch) -> tuple[float, float]:
         """One update, and its loss and gradient norm.
 
-        The loss is the mean over all predicted tokens of the batch, whatever parts and processes it is
-        spread over.
+        The loss is the mean over all predicted tokens of the batch, whatever parts
+        and processes it is spread over.
         """
         torch.manual_seed(self.config.seed * 1_000_003 + step + (self.world.rank << 40))
         for group in self.optimizer.param_groups:
@@ -180,7 +183,8 @@ class Training:
         )
 
     def _look_around(self, done: int) -> None:
-        """Validate, sample and save after a step, each when it is due. What is saved is validated.
+        """Validate, sample and save after a step, each when it is due. What is saved is
+        validated.
 
         The last step is saved too: a kill while the finished model is written costs no training.
         """
@@ -203,10 +207,11 @@ class Training:
 
     @torch.no_grad()
     def _validate(self, validation: Batches) -> dict[str, float]:
-        """Mean loss over the predicted tokens of the first validation batches, with retrieval and without."""
+        """Mean loss over the predicted tokens of the first validation batches,
+        with retrieval and without."""
         self.model.eval()
-        # How many of a batch's tensors each way reads: tokens and targets, and the neighbours with their
-        # mask.
+        # How many of a batch's tensors each way reads: tokens and targets, and
+        # the neighbours with their mask.
         modes = {"valid_on": 4, "valid_off": 2} if self.model.facts.retrieves else {"valid_off": 2}
         sums, num_predicted = dict.fromkeys(modes, 0.0), 0
         for number in range(self.config.validate_batches):

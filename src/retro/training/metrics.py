@@ -1,4 +1,5 @@
-"""Metrics of a run as JSON lines, one object for each report, and for TensorBoard where that is asked for."""
+"""Metrics of a run as JSON lines, one object for each report, and for
+TensorBoard where that is asked for."""
 
 import json
 from pathlib import Path
@@ -14,8 +15,8 @@ Value = int | float | str | dict[str, float]
 
 
 class MetricsLog:
-    """Appends to the file; when a run resumes, reports after its checkpoint are dropped, as they will be
-    made again."""
+    """Appends to the file; when a run resumes, reports after its checkpoint are dropped,
+    as they will be made again."""
 
     def __init__(self, folder: Path, first_step: int, tensorboard: bool = False) -> None:
         self.path = folder / METRICS
@@ -48,7 +49,8 @@ def _show(writer: Any, step: int, name: str, value: Value) -> None:
 
 
 def _summary_writer(folder: Path, first_step: int) -> Any:
-    """tensorboardX writes the event files and brings little; looking at them takes TensorBoard itself."""
+    """tensorboardX writes the event files and brings little; looking at
+    them takes TensorBoard itself."""
     try:
         import tensorboardX
     except ImportError:
