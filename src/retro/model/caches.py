@@ -121,8 +121,7 @@ class TokenCache:
         self.has_padding = bool((self.bias[:, self.start : self.end] < 0).any())
 
     def _make_room(self, extra: int) -> None:
-        """Move the slots still in use to the front of a cache that is twice as large as they
-        need.
+        """Move the slots still in use to the front of a cache twice their size.
 
         Doubling makes the cost of moving constant per token.
         """
@@ -167,8 +166,8 @@ class NeighbourCache:
         self.keys = [like.new_zeros(batch, first.num_heads, 0, first.head_dim) for _ in operators]
         self.values = [like.new_zeros(batch, first.num_heads, 0, first.head_dim) for _ in operators]
         self.is_token = torch.zeros(batch, 0, self.retrieved_len, dtype=torch.bool, device=like.device)
-        # Every distance that occurs, from any place in a chunk to any
-        # place of [N, F] that is read.
+        # Every distance that occurs, from any place in a chunk to any place of [N,
+        # F] that is read.
         offset = chunk_len - 1 - operators[0].first_place
         distances = falling_distances(chunk_len, retrieved_len, offset, like)
         self.distance_keys = [
@@ -186,8 +185,8 @@ class NeighbourCache:
     def chunks(
         self, turn: int, rows: Sequence[int]
     ) -> tuple[Float[Tensor, "rows m d_model"], Bool[Tensor, "rows m"]]:
-        """The activations of the chunks that these sequences just
-        completed, and which are tokens."""
+        """The activations of the chunks that these sequences just completed, and
+        which are tokens."""
         # In a ring of m slots the oldest follows the newest.
         order = torch.arange(turn + 1, turn + 1 + self.chunk_len, device=self.recent.device) % self.chunk_len
         return self.recent[list(rows)][:, order], self.recent_is_token[list(rows)][:, order]
@@ -219,8 +218,8 @@ class NeighbourCache:
             self._refresh()
 
     def place(self, positions: Sequence[int]) -> None:
-        """Set each sequence's newest position, from which its distances to
-        the retrieved tokens follow."""
+        """Set each sequence's newest position, from which its distances to the
+        retrieved tokens follow."""
         # The attending rows of CCA begin at a chunk's last token, hence position + 1. The
         # distances fall, so a later place in the row starts earlier in them.
         self.firsts = [self.chunk_len - 1 - (position + 1) % self.chunk_len for position in positions]
@@ -243,13 +242,13 @@ class NeighbourCache:
     def _positional(
         self, number: int, query: Float[Tensor, "batch heads head_dim"]
     ) -> Float[Tensor, "batch heads retrieved"]:
-        """Positional logits for each place of [N, F], the same for
-        every neighbour of a sequence."""
+        """Positional logits for each place of [N, F], the same for every
+        neighbour of a sequence."""
         attention, keys = self.operators[number].attention, self.distance_keys[number]
         assert keys is not None
         if len(set(self.firsts)) == 1:
-            # All sequences are at the same place in their chunks: one
-            # slice of distances serves all.
+            # All sequences are at the same place in their chunks: one slice of
+            # distances serves all.
             keys = keys[:, self.firsts[0] : self.firsts[0] + self.retrieved_len]
             return attention.distance_logits(query.transpose(0, 1), keys).transpose(0, 1)
         # Otherwise compute all distances, and gather each sequence's own window of them.
@@ -288,8 +287,8 @@ class NeighbourCache:
         """
         flat = self.is_token.flatten(1)
         mask = mask_bias(flat, self.recent)[:, None, None]
-        # (query + bias) · key = query · key + bias · key: the second term
-        # is the same for every query.
+        # (query + bias) · key = query · key + bias · key: the second term is the same
+        # for every query.
         self.bias = [
             operator.attention.content_bias @ keys.transpose(-1, -2) + mask
             for operator, keys in zip(self.operators, self.keys, strict=True)
