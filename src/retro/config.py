@@ -59,10 +59,12 @@ class RetrievalConfig:
     def __post_init__(self) -> None:
         _require_one_of("retrieved", self.retrieved, "both", "neighbour", "continuation")
         width = self.encoder.d_model
+        # Sines and cosines come in pairs.
         _require(width % 2 == 0, f"encoder.d_model is {width}; expected an even number")
 
     def places_read(self, chunk_len: int) -> slice:
         """The places of [N, F] that are read."""
+        # N has the first chunk_len places, F the rest.
         first = chunk_len if self.retrieved == "continuation" else 0
         stop = chunk_len if self.retrieved == "neighbour" else 2 * chunk_len
         return slice(first, stop)
@@ -107,6 +109,7 @@ class ModelConfig:
 
     def _settle(self, retrieval: RetrievalConfig) -> None:
         """Choose the layers that were left open, and check what depends on the decoder."""
+        # Only the decoder's depth tells where the default layers are.
         layers = retrieval.cross_attention_layers or cross_attention_places(self.num_layers)
         _require_layers("cross_attention_layers", layers, self.num_layers)
         width = retrieval.encoder.d_model
@@ -140,11 +143,13 @@ class ModelConfig:
     @staticmethod
     def upgrade(values: dict[str, Any]) -> dict[str, Any]:
         """Read JSON from before retrieval had its own config."""
+        # Today's JSON has this field inside `retrieval`, not here.
         if "cross_attention_layers" not in values:
             return values
         names = [entry.name for entry in dataclasses.fields(RetrievalConfig)]
         moved = {name: values[name] for name in names if name in values}
         kept = {name: value for name, value in values.items() if name not in moved}
+        # A baseline had no cross-attention layers.
         return {**kept, "retrieval": moved if moved["cross_attention_layers"] else None}
 
 
@@ -174,6 +179,8 @@ def cross_attention_places(num_layers: int) -> tuple[int, ...]:
     """
     # Half the depth, rounded up.
     first = min(6, -(-num_layers // 2))
+    # A shallow model has no room for steps of three: its step takes it from the first
+    # to the last layer.
     return tuple(range(first, num_layers + 1, max(1, min(3, num_layers - first))))
 
 

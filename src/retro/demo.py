@@ -52,6 +52,7 @@ def run_demo(folder: Path, run: RunConfig, narrator: Narrator) -> DemoResult:
             baseline,
             retro,
             comparison,
+            # Validation losses, the same sequences for all three.
             Curves(
                 study.curve("baseline", "valid_off"),
                 study.curve("retro", "valid_off"),
@@ -86,6 +87,7 @@ def _sample(study: Study, progress: Progress) -> dict[str, list[ColouredChunk]]:
     coloured = {}
     for number, mode in enumerate(("off", "on")):
         progress(number, 2)
+        # The same seed, so that only the neighbours differ.
         sample = sampler.generate(
             prompt, max_tokens=SAMPLE_TOKENS, choice=choice, seed=0, retrieval=mode == "on"
         )
@@ -105,6 +107,7 @@ def _facts(study: Study) -> list[tuple[str, str]]:
         f"{count['documents']:,} documents and {count['tokens']:,} tokens in {split}"
         for split, count in counts.items()
     ]
+    # The first segment stands for all: the demo's datastore has one.
     index = datastore.snapshot().segments[0].index.kind
     return [
         ("corpus", f"{CORPUS}: {', '.join(splits)}"),

@@ -72,6 +72,7 @@ class RetroLM(LM):  # type: ignore[misc]
         self.size = int(str(batch_size)) if str(batch_size).isdecimal() else 8  # it may be "auto", or nothing
         self.sampler = open_run(work, run, datastore).sampler(max(k, 1), retrieval=k > 0)
         self.retriever = self.sampler.retriever if isinstance(self.sampler.retriever, Retriever) else None
+        # Half a window of context at least, where the text has it.
         self.config = EvaluationConfig(window=window, stride=window // 2, batch_size=self.size)
 
     def loglikelihood(
@@ -128,6 +129,7 @@ def _choice(settings: dict[str, Any]) -> tuple[Choice, int]:
     # It may be one text, several, or None.
     until = settings.get("until") or []
     stop = tuple([until] if isinstance(until, str) else until)
+    # The harness may give a temperature without meaning to sample.
     temperature = float(settings.get("temperature", 1.0)) if settings.get("do_sample") else 0.0
     choice = Choice(temperature=temperature, top_p=float(settings.get("top_p", 1.0)), stop=stop)
     return choice, int(settings.get("max_gen_toks", MAX_TOKENS))

@@ -107,6 +107,7 @@ class Run:
     def fingerprint(self) -> str:
         """Identifies the run: the training stage's fingerprint, or else a checksum
         of the weights."""
+        # A folder saved with `model.save` has no stage, and no manifest.
         if (self.path / MANIFEST).exists():
             manifest: dict[str, str] = json.loads((self.path / MANIFEST).read_text())
             return manifest["fingerprint"]
@@ -128,6 +129,7 @@ class Run:
         if "trained_on" not in self.record and (self.path / MANIFEST).exists():
             manifest: dict[str, dict[str, str]] = json.loads((self.path / MANIFEST).read_text())
             return manifest["inputs"]
+        # Bare models have neither.
         found: dict[str, str] = self.record.get("trained_on", {})
         return found
 
@@ -139,6 +141,7 @@ class Run:
                 f"{self.path / RECORD} is of the kind {kind!r}; expected {' or '.join(KINDS)}; "
                 "open it with the version of retro that wrote it"
             )
+        # Without dropout; training switches it on again.
         return KINDS[kind](self.path, self.record).eval()
 
     def expect_same_tokenizer(self, fingerprint: str, what: str) -> None:
@@ -168,6 +171,7 @@ def write_run(
         "counts": counts,
     }
     if origin.tokenizer is not None:
+        # A resumed stage may hold the copy already.
         shutil.copytree(origin.tokenizer, folder / TOKENIZER, dirs_exist_ok=True)
     write_model(model, folder, tensors, **facts)
     write_card(folder)
@@ -182,6 +186,7 @@ def write_card(folder: Path, scores: dict[str, str] | None = None) -> None:
 
 
 def _card(name: str, record: dict[str, Any], scores: dict[str, str]) -> str:
+    # From the record alone, so that a card is written without loading the model.
     retrieves = bool(record["model"].get("retrieval"))
     parts = [f"# {name}\n", _what_it_is(record, retrieves)]
     if record.get("data"):

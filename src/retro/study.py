@@ -91,6 +91,7 @@ class Study:
                 neighbours = find_neighbours(work, split, progress)
             self.used[f"tokens of {split}"] = store.fingerprint
             self.used[f"neighbours of {split}"] = neighbours.fingerprint
+        # The lineage, since a version's number alone does not tell two datastores apart.
         self.used["datastore"] = datastore.snapshot().version.lineage
 
     def train(
@@ -149,6 +150,7 @@ class Study:
             "neighbours": neighbours.fingerprint,
         }
         config = {"k": k, **to_dict(self.run.evaluation)}
+        # A stage of its own, so that it is not scored again on the next run.
         path = self.folder / "scores" / f"{name}-{label}"
         artifact = run_stage(path, "scores", config, inputs, work, "retro reproduce")
         self._note(f"scores of {name}, {label}", artifact)

@@ -110,6 +110,7 @@ class OpenRun:
                 f"{self.path} does not exist; expected the folder of a run; "
                 f"run: retro train {place} --name {self.name}"
             )
+        # An older run uses its workspace's tokenizer.
         return Run(self.path, self.work.tokenizer_path if self.work else None)
 
     @cached_property
@@ -147,6 +148,7 @@ class OpenRun:
                 "name one, or a workspace that has one: --datastore PATH"
             )
         self.run.expect_same_tokenizer(found.tokenizer.fingerprint, str(found.path))
+        # The tokenizer may fit while the chunk grid does not.
         if found.chunk_len != self.model.facts.chunk_len:
             raise ConfigError(
                 f"{found.path} has chunks of {found.chunk_len} tokens; "
@@ -223,6 +225,7 @@ class OpenRun:
     ) -> Sampler:
         """A sampler that reads from the datastore or from given passages; a
         baseline needs neither."""
+        # First, so that a baseline never opens a datastore.
         if not retrieval or not self.model.facts.retrieves:
             return Sampler(self.model, tokenizer=self.tokenizer, window=window)
         if passages:
@@ -300,5 +303,6 @@ def is_plain_name(name: str) -> bool:
 
 def open_datastore(place: str | Path) -> Datastore:
     """The datastore of a workspace, or the one that is named."""
+    # A datastore's own folder holds none of that name.
     inside = Path(place) / "datastore"
     return Datastore.open(inside if inside.exists() else place)

@@ -133,6 +133,7 @@ class Request:
         fields changed."""
         if isinstance(asked, Request):
             return replace(asked, **fields)
+        # A string is one prompt, not a sequence of characters.
         prompts = [asked] if isinstance(asked, str | Prompt) else list(asked)
         return Request(prompts=prompts, **fields)
 
@@ -146,6 +147,7 @@ def _check(prompt: str | Prompt) -> None:
     if not prompt:
         raise DataError("the prompt is empty; expected at least one character to continue")
     try:
+        # A lone surrogate is legal in a Python string but has no UTF-8.
         prompt.encode()
     except UnicodeEncodeError as error:
         raise DataError(

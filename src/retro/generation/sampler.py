@@ -49,6 +49,7 @@ class Sampler:
                 f"the datastore's chunks have {retriever.chunk_len} tokens; "
                 f"expected the model's {facts.chunk_len}"
             )
+        # Token ids mean nothing to a model with another vocabulary.
         if tokenizer.vocab_size != facts.vocab_size:
             raise ConfigError(
                 f"the tokenizer knows {tokenizer.vocab_size} tokens; expected the model's {facts.vocab_size}"

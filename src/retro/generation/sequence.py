@@ -91,6 +91,7 @@ class Growing:
     def unsearched(self) -> list[tuple[int, list[int]]]:
         """Number and tokens of each complete chunk that has not been searched yet."""
         sample, chunk_len = self.sample, self.sample.chunk_len
+        # Every searched chunk has its list, even an empty one, so their number is the next.
         numbers = range(len(sample.neighbours), len(sample.tokens) // chunk_len)
         return [(number, sample.tokens[number * chunk_len : (number + 1) * chunk_len]) for number in numbers]
 
@@ -119,6 +120,7 @@ class Growing:
         if self.sample.log_probs is not None and log_prob is not None:
             self.sample.log_probs.append(log_prob)
         text, stopped = self._stream.push(token, self.may_end)
+        # The stop text may have begun in earlier tokens, which are dropped with it.
         if stopped:
             self._cut()
             return self._told(Token(token, text, None, log_prob, "stop"))

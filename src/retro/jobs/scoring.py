@@ -52,6 +52,7 @@ def evaluate_set(
     The results say how many of its documents were seen in training or can be retrieved.
     """
     path = opened.evaluation_path(found.name)
+    # Kept with the results, so that a score is never read without them.
     facts = {"seen": dataclasses.asdict(found.seen)}
     return evaluate(opened.model, opened.run.fingerprint, found.neighbours, path, config, progress, facts)
 
@@ -117,8 +118,7 @@ def _evaluated_neighbours(
 ) -> Neighbours:
     """The neighbours that an evaluation used, whatever was added to the datastore since."""
     if source:
-        # Without pinned neighbours the evaluation is older than pinning; today's are then
-        # checked against its record.
+        # If none are pinned, today's are used; the caller checks that they are the same.
         today = evaluation_set(opened, source, fields).neighbours
         return open_pinned(path / NEIGHBOURS, today.store, today.datastore) or today
     pinned = open_pinned(path / NEIGHBOURS, opened.store(split), opened.datastore())

@@ -203,5 +203,6 @@ def sizes_by_source(store: TokenStore) -> dict[str, Any]:
     for index, row in enumerate(store.documents):
         num_tokens = int(store.ends[index] - store.starts[index])
         counts = sizes.setdefault(row["source"], Counter())
+        # `Counter.update` adds.
         counts.update(documents=1, tokens=num_tokens, bytes=int(store.num_bytes[index]))
     return {source: dict(counts) for source, counts in sorted(sizes.items())}

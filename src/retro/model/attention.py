@@ -17,6 +17,7 @@ skipped, which saves nearly half of the products of a long sequence."""
 def sinusoids(distances: Float[Tensor, " distance"], width: int) -> Float[Tensor, "distance width"]:
     """Sines and cosines of each distance, at the frequencies of the original transformer."""
     half = width // 2
+    # Frequencies fall geometrically from 1 to nearly 1/10,000.
     exponents = torch.arange(half, device=distances.device, dtype=distances.dtype) / half
     angles = distances[:, None] * (10_000.0**-exponents)[None, :]
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
@@ -25,8 +26,8 @@ def sinusoids(distances: Float[Tensor, " distance"], width: int) -> Float[Tensor
 def falling_distances(
     num_queries: int, num_keys: int, offset: int, like: Tensor
 ) -> Float[Tensor, " distance"]:
-    """All distances i − j + offset between queries i and keys j, largest
-    first, as `shift` expects them."""
+    """All distances i − j + offset between queries i and keys j, largest first, as
+    `shift` expects them."""
     return torch.arange(num_queries - 1 + offset, offset - num_keys, -1, device=like.device, dtype=like.dtype)
 
 
@@ -93,8 +94,8 @@ class RelativeAttention(nn.Module):
         self.key = nn.Linear(memory_width, inner, bias=False)
         self.value = nn.Linear(memory_width, inner, bias=False)
         self.out = nn.Linear(inner, width, bias=False)
-        # The biases are u and v of Transformer-XL: what every query
-        # asks for, whatever its token.
+        # The biases are u and v of Transformer-XL: what every query asks for,
+        # whatever its token.
         self.content_bias = nn.Parameter(torch.zeros(num_heads, 1, head_dim))
         if positions:
             self.position = nn.Linear(width, inner, bias=False)
@@ -171,6 +172,7 @@ class SelfAttention(nn.Module):
         query = attention.scale(attention.split_heads(attention.query(normed)))
         key = attention.split_heads(attention.key(normed))
         value = attention.split_heads(attention.value(normed))
+        # Once for all blocks; each takes a slice.
         distance_keys = attention.distance_keys(falling_distances(length, length, 0, like=x))
         # One mask for all heads and queries.
         mask = is_token[..., None, None, :]

@@ -121,6 +121,7 @@ class RetroDecoding:
             raise DataError(f"{len(tokens)} tokens were fed to {self.batch} sequences; expected one each")
         if neighbours is None or neighbours.numel() == 0:
             return None
+        # By hand, as neighbours of one chunk would broadcast over several.
         expected = (len(completing), self.model.config.retrieved_len)
         if self.neighbours is not None and (len(neighbours), neighbours.shape[2]) != expected:
             raise DataError(
@@ -157,6 +158,7 @@ class _Prompts(WholeSequences):
         if not self.observed:
             self._observe(x)
             self.observed = True
+        # The parent class encodes once, at layer min(P); its encoding is kept right after.
         was_encoded = self.encoded is not None
         read = super().read_neighbours(index, layer, x)
         if self.encoded is not None and not was_encoded:
@@ -176,12 +178,13 @@ class _Prompts(WholeSequences):
             self.neighbours.recent_is_token[row, ring] = self.is_token[row, length - kept : length]
 
     def _store_last(self) -> None:
-        """Keep the neighbours that the next tokens read, for every
-        prompt with a complete chunk."""
+        """Keep the neighbours that the next tokens read, for every prompt with a
+        complete chunk."""
         assert self.neighbours is not None
         assert self.encoded is not None
         assert self.retrieved is not None
         m = self.model.config.chunk_len
+        # The last complete chunk of each prompt, −1 if there is none.
         last = {row: length // m - 1 for row, length in enumerate(self.tokens.lengths)}
         rows = [row for row, chunk in last.items() if chunk >= 0]
         chunks = [last[row] for row in rows]
@@ -220,13 +223,14 @@ class _NewestTokens:
         return x + self.neighbours.attend(layer.cross_attention, x)
 
     def _observe(self, x: Tensor) -> None:
-        """At layer min(P), keep the activations and encode the
-        neighbours of chunks just completed."""
+        """At layer min(P), keep the activations and encode the neighbours of chunks
+        just completed."""
         assert self.neighbours is not None
         turn = self.tokens.turn - 1
         self.neighbours.observe(turn, x, self.is_token)
         if self.retrieved is not None:
             chunks, chunk_is_token = self.neighbours.chunks(turn, self.completing)
+            # One chunk a sequence, hence the axis of length 1.
             values, mask = self.retrieved
             encoded = self.model.encode(values[:, None], mask[:, None], chunks, chunk_is_token)
             self.neighbours.store(self.completing, encoded[:, 0], mask)

@@ -22,6 +22,7 @@ class DecoderLayer(nn.Module):
         self.self_attention = SelfAttention(
             config.d_model, config.num_heads, config.head_dim, causal=True, dropout=config.dropout
         )
+        # Only the layers in P have it.
         self.cross_attention: ChunkedCrossAttention | None = None
         if retrieval is not None:
             self.cross_attention = ChunkedCrossAttention(
@@ -39,8 +40,8 @@ class DecoderLayer(nn.Module):
 
 @runtime_checkable
 class Reading(Protocol):
-    """How a layer reads the past and the neighbours: whole sequences
-    at once, or token by token."""
+    """How a layer reads the past and the neighbours: whole sequences at once, or
+    token by token."""
 
     def attend(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
         """ATTN of the layer with this index, residual."""
@@ -66,6 +67,7 @@ class WholeSequences:
         return attended
 
     def read_neighbours(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
+        # RETRO[OFF]: cross-attention is skipped, and the layer is a plain one.
         if self.retrieved is None:
             return x
         neighbours, is_neighbour_token = self.retrieved
@@ -81,8 +83,8 @@ class WholeSequences:
 def embed(table: nn.Embedding, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
     """Token vectors of unit variance.
 
-    The table is the output matrix too, so its rows have about unit
-    length; the factor makes up for that.
+    The table is the output matrix too, so its rows have about unit length; the factor
+    makes up for that.
     """
     embedded: Tensor = table(tokens) * math.sqrt(table.embedding_dim)
     return embedded

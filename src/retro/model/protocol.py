@@ -45,8 +45,8 @@ class Scored:
     log_probs: Float[Tensor, "batch seq"]
     """In nats; 0 where the target is padding."""
     greedy: Bool[Tensor, "batch seq"] | None = None
-    """Whether no token is more probable than the target, if that was
-    asked for; true at padding."""
+    """Whether no token is more probable than the target, if that was asked for;
+    true at padding."""
 
 
 @runtime_checkable
@@ -81,8 +81,8 @@ class Decoding(Protocol):
         neighbours: Int[Tensor, "complete neighbour retrieved"] | None = None,
         neighbour_mask: Bool[Tensor, "complete neighbour"] | None = None,
     ) -> Float[Tensor, "batch vocab"]:
-        """Feed the next token of every sequence; `neighbours` belong to
-        the sequences in `completing`."""
+        """Feed the next token of every sequence; `neighbours` belong to the sequences
+        in `completing`."""
         ...
 
     def select(self, rows: Sequence[int]) -> None:
@@ -94,9 +94,9 @@ class Decoding(Protocol):
 class LanguageModel(Protocol):
     """A distribution over the next token.
 
-    `neighbours` holds [N, F] for each complete chunk, padded with the pad
-    id; `neighbour_mask` is true where a neighbour is real. Without
-    neighbours a RETRO is RETRO[OFF].
+    `neighbours` holds [N, F] for each complete chunk, padded with the pad id;
+    `neighbour_mask` is true where a neighbour is real. Without neighbours a
+    RETRO is RETRO[OFF].
     """
 
     @property
@@ -134,8 +134,8 @@ class LanguageModel(Protocol):
 
 @runtime_checkable
 class KeyedModel(LanguageModel, Protocol):
-    """A model that also shows the state that predicts each token: the
-    key of kNN-LM and the cache."""
+    """A model that also shows the state that predicts each token: the key of
+    kNN-LM and the cache."""
 
     @property
     def key_width(self) -> int: ...
@@ -150,6 +150,7 @@ class KeyedModel(LanguageModel, Protocol):
         ...
 
 
+# A class rather than a protocol: training needs the parameters of an nn.Module.
 class TrainableModel(nn.Module):
     """A language model that can be trained, saved and sharded: what the training loop takes."""
 
@@ -189,8 +190,8 @@ class TrainableModel(nn.Module):
 
     @abstractmethod
     def freeze_all_but_retrieval(self) -> None:
-        """Train only what reads neighbours: without them the model
-        stays as it is, bit for bit."""
+        """Train only what reads neighbours: without them the model stays as it
+        is, bit for bit."""
 
     @abstractmethod
     def set_dropout(self, rate: float) -> None:
@@ -198,5 +199,5 @@ class TrainableModel(nn.Module):
 
     @abstractmethod
     def num_parameters(self, embeddings: bool = False) -> int:
-        """The number of parameters; like the paper, it leaves out
-        embedding matrices by default."""
+        """The number of parameters; like the paper, it leaves out embedding
+        matrices by default."""

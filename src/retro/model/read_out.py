@@ -14,8 +14,8 @@ ReadOut = Callable[[Tensor], Tensor]
 """From states (…, width) to logits (…, vocab)."""
 
 WHOLE_LOGITS = 1 << 26
-"""How many logits training holds at once; a larger batch is computed in
-parts of a quarter of this."""
+"""How many logits training holds at once; a larger batch is computed in parts of a
+quarter of this."""
 FEW_LOGITS = 1 << 22
 """How many logits scoring computes at once, though never fewer than FEW_ROWS tokens: few
 enough for the processor's caches, enough for an efficient matrix product."""
@@ -43,6 +43,7 @@ def score_states(
     # Padding counts as a hit, so that `all` over a target's tokens is not disturbed by it.
     best = torch.ones_like(wanted) if greedy else None
     parts, hits = [], []
+    # Boolean indexing flattens batch and time, so parts need not respect sequences.
     for some, tokens in zip(states[wanted].split(size), targets[wanted].split(size), strict=True):
         logits = read_out(some)
         parts.append(-F.cross_entropy(logits, tokens, reduction="none"))

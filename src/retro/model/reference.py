@@ -1,5 +1,5 @@
-"""The model written out literally: one sequence, chunk, neighbour, head
-and pair of positions at a time.
+"""The model written out literally: one sequence, chunk, neighbour, head and pair of
+positions at a time.
 
 It follows Algorithm 1 and the equations of the appendix, with the paper's indices, which
 count from 1. It shares only the weights with the fast model, and every fast path is
@@ -94,6 +94,7 @@ def _self_attention(
     normed = [_norm(operator.norm, state) for state in h]
     result = []
     for i in range(1, len(h) + 1):
+        # Padding is never a key; a causal query sees itself and what came before.
         keys = [j for j in range(1, len(h) + 1) if exists[j - 1] and (j <= i or not causal)]
         distances = [i - j for j in keys]
         result.append(
@@ -125,13 +126,14 @@ def _chunked_cross_attention(
     m: int,
     before: int,
 ) -> list[Tensor]:
-    """CCA(H, E)_{u m + i − 1} = CA(h_{u m + i − 1}, E_u) with d(i, i') =
-    i − i' + m − 1; elsewhere the identity."""
+    """CCA(H, E)_{u m + i − 1} = CA(h_{u m + i − 1}, E_u) with d(i, i') = i − i' + m − 1;
+    elsewhere the identity."""
     result = list(h)
     for u in range(1, len(encoded) + 1):
         for i in range(1, m + 1):
             # i = 1 is the last token of chunk u itself, the first that may read its neighbours.
             position = u * m + i - 1
+            # The last chunk's m positions may reach beyond the sequence.
             if position > len(h):
                 continue
             memory, distances = [], []

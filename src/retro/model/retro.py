@@ -48,12 +48,14 @@ class Retro(TrainableModel):
         self.encoder_embedding: nn.Embedding | None = None
         self.encoder: Encoder | None = None
         if retrieval is not None:
+            # A continuation read alone keeps its places, so its distances start at m.
             first_place = retrieval.places_read(config.chunk_len).start
             self.encoder = Encoder(
                 retrieval.encoder, config.d_model, retrieval.cross_attention_positions, first_place
             )
             if not retrieval.share_embeddings:
                 self.encoder_embedding = nn.Embedding(config.vocab_size, retrieval.encoder.d_model)
+        # After all modules exist: the start of the retrieval weights needs the embedding.
         initialise(self)
 
     @property
@@ -134,6 +136,7 @@ class Retro(TrainableModel):
         # An incomplete chunk at the end has no neighbours, so nothing is conditioned on it.
         chunks = rearrange(x[:, : num_chunks * m], "batch (chunk m) d -> batch chunk m d", m=m)
         chunk_is_token = rearrange(is_token[:, : num_chunks * m], "batch (chunk m) -> batch chunk m", m=m)
+        # None: the encoder shares the decoder's table.
         table = self.embedding if self.encoder_embedding is None else self.encoder_embedding
         encoded: Tensor = self.encoder(embed(table, neighbours), is_neighbour_token, chunks, chunk_is_token)
         return encoded
@@ -169,6 +172,7 @@ class Retro(TrainableModel):
             return None
         neighbours = neighbours[..., retrieval.places_read(self.config.chunk_len)]
         is_token = neighbours != self.config.pad_id
+        # All tokens of a masked neighbour count as padding.
         return neighbours, is_token if mask is None else is_token & mask[..., None]
 
     @property
@@ -208,6 +212,7 @@ class Retro(TrainableModel):
 
     def freeze_all_but_retrieval(self) -> None:
         for name, parameter in self.named_parameters():
+            # The encoder, its own embedding, and the cross-attention of the decoder's layers.
             parameter.requires_grad_(name.startswith("encoder") or ".cross_attention." in name)
 
     def set_dropout(self, rate: float) -> None:

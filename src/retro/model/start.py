@@ -33,6 +33,7 @@ def initialise(model: "Retro") -> None:
     stream's variance does not grow with depth.
     """
     config = model.config
+    # Attention and feed-forward of every layer, and each cross-attention.
     num_writers = 2 * config.num_layers + len(config.cross_attention_layers)
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
@@ -62,8 +63,8 @@ def start_retrieval(model: "Retro") -> None:
 
 @torch.no_grad()
 def start_copying(model: "Retro") -> None:
-    """Make encoder and cross-attention a circuit that continues a
-    neighbour which repeats the text.
+    """Make encoder and cross-attention a circuit that continues a neighbour
+    which repeats the text.
 
     The first encoder layer adds to every token a rotation of its predecessor.
     Cross-attention compares the current token with those predecessors and writes the tokens
@@ -95,6 +96,7 @@ def _align_embeddings(model: "Retro") -> Tensor:
     if encoder_table is None:
         return torch.eye(table.shape[1], dtype=table.dtype, device=table.device)
     projection = _semi_orthogonal(table.new_empty(encoder_table.embedding_dim, table.shape[1]))
+    # A random projection to d' of d dimensions shrinks a vector by √(d'/d).
     projection *= math.sqrt(max(1.0, table.shape[1] / encoder_table.embedding_dim))
     encoder_table.weight.copy_(table @ projection.T)
     return projection

@@ -29,6 +29,7 @@ def write_model(
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = model.state_dict() if tensors is None else tensors
+    # safetensors refuses views that are not contiguous.
     save_tensors({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS)
     # The record comes last: a folder that has one has its weights.
     write_json(folder / RECORD, {"format": FORMAT, "kind": model.kind, "model": model.settings(), **facts})
@@ -36,6 +37,7 @@ def write_model(
 
 def read_record(folder: Path) -> dict[str, Any]:
     """The record of a model's folder."""
+    # A folder older than records holds only the config, and is always a RETRO or its baseline.
     if not (folder / RECORD).exists() and (folder / OLD_CONFIG).exists():
         return {"format": FORMAT, "kind": "retro", "model": _read_json(folder / OLD_CONFIG)}
     if not (folder / RECORD).exists():

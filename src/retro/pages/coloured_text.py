@@ -22,6 +22,7 @@ def spans_html(spans: Sequence[Span]) -> str:
     for level, group in groupby(spans, lambda span: span.level):
         run = list(group)
         text = escape("".join(span.text for span in run), quote=False)
+        # Text that was compared with nothing stays plain.
         if level is None or not text:
             parts.append(text)
             continue

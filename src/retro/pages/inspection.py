@@ -56,6 +56,7 @@ def inspection_page(document: InspectedDocument, note: str = "") -> str:
 
 
 def _totals(document: InspectedDocument) -> str:
+    # An empty document must not divide by zero.
     size = max(1, document.num_bytes)
     saved = document.off - document.on
     totals = [
@@ -131,6 +132,7 @@ def _gains(chunk: InspectedChunk) -> str:
 
 def _level(gain: float) -> int:
     """The colour of a gain in bits: −4 for a large loss, 0 for none, 4 for a large gain."""
+    # Beyond the limit the colour stays the strongest.
     return max(-LEVELS, min(LEVELS, round(gain / LIMIT * LEVELS)))
 
 

@@ -96,6 +96,7 @@ def sideways_bars(bars: Sequence[Bar], xlabel: str) -> str:
         colour = COLOURS[bar.colour]
         axes.barh(number, bar.value, xerr=errors, color=colour, height=0.6, capsize=3, ecolor=DARK)
     axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
+    # matplotlib counts upwards; a list is read downwards.
     axes.invert_yaxis()
     axes.axvline(0, color=DARK, linewidth=0.8)
     axes.grid(axis="x", color=GRID)

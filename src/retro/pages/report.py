@@ -77,6 +77,7 @@ def _saves(gain: Interval) -> str:
         return f"makes no clear difference ({percent(gain.low)} to {percent(gain.high)} saved)"
     if gain.estimate > 0:
         return f"saves {with_interval(gain)}"
+    # With the sign turned, the bounds change places.
     return f"costs {with_interval(Interval(-gain.estimate, -gain.high, -gain.low))} more"
 
 
@@ -101,6 +102,7 @@ def summary(comparison: Comparison) -> str:
 
 def result_rows(baseline: Evaluation, retro: Evaluation) -> list[list[str]]:
     """Model, bits per byte with its interval, perplexity per token and per word."""
+    # The baseline has a single mode; a RETRO has one for each k besides off.
     entries = [("baseline", baseline, OFF)] + [(_name(mode), retro, mode) for mode in retro.modes]
     rows = []
     for name, evaluation, mode in entries:
@@ -244,6 +246,7 @@ def _by_k(baseline: Evaluation, retro: Evaluation) -> str:
 def _by_alpha(report: Report) -> str:
     lines = []
     for label, evaluation, mode, colour in report.modes():
+        # The same points as in the JSON twin.
         points = _filtered_points(evaluation, mode)
         alphas = [100 * point.alpha for point in points]
         lines.append(Line(label, alphas, [point.bits_per_byte.estimate for point in points], colour))

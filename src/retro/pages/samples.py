@@ -74,6 +74,7 @@ def samples_table(off: list[ColouredChunk], on: list[ColouredChunk], num_neighbo
     if on:
         heading = "retrieval on, coloured by the neighbours of the row above"
         columns.append((heading, [_chunk(chunk) for chunk in on]))
+        # One column a rank, so that neighbours can be read down the page.
         for rank in range(num_neighbours):
             columns.append((f"neighbour {rank + 1} ┃ its continuation", _neighbours(on, rank)))
     num_rows = max(len(off), len(on))

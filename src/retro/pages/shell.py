@@ -35,6 +35,7 @@ def _rules(prefix: str, name: str, levels: range) -> str:
 
 
 STYLE = (
+    # The colours are chosen for light paper: a dark browser must not turn them round.
     ":root {\n  color-scheme: light;\n"
     + "".join(f"  --{name}: {value};\n" for name, value in _VARIABLES.items())
     + "}\n"

@@ -23,6 +23,7 @@ from retro.retrieval.index.bm25 import Bm25Index
 from retro.retrieval.retriever import Passage
 from retro.stages.progress import Progress, no_progress
 
+# Answers are trained without line breaks, so the first one ends an answer.
 GREEDY = Choice(temperature=0.0, stop=("\n",))
 
 Source = Callable[[Sequence[Question]], list[list[Passage]]]

@@ -93,6 +93,7 @@ class QuestionBatches:
         """Questions that were left out as too long."""
         self.seq_len = max(length for _, length in kept)
         """Tokens of the longest sequence."""
+        # A batch may span two epochs.
         self._order = lru_cache(maxsize=2)(self._shuffled)
 
     def rows(self, number: int, start: int, stop: int) -> Batch:
@@ -127,6 +128,7 @@ class QuestionBatches:
         question = self.questions[self._order(epoch)[position]]
         if question.target:
             return question, question.target
+        # By the place in the stream, so that it does not depend on what was drawn before.
         chosen = np.random.default_rng([self.seed, index]).integers(len(question.answers))
         return question, question.answers[chosen]
 
@@ -153,6 +155,7 @@ def make_batch(
     tokens = np.full((len(prompts), width + longest), pad_id, dtype=np.int64)
     targets = tokens.copy()
     for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        # Prompts end at `width`; answers begin there and differ in length.
         tokens[row, width - len(prompt) : width] = prompt
         tokens[row, width : width + len(answer)] = answer
         targets[row, width : width + len(answer)] = answer

@@ -81,6 +81,7 @@ def _question(record: Mapping[str, Any], notes: Counter[str], num_passages: int 
     target = _line(record.get("target"))
     listed_answers = _list(record.get("answers", record.get("answer")))
     answers = tuple(filter(None, map(_line, listed_answers)))
+    # A file may name only the target.
     if not answers and target:
         answers = (target,)
     if not answers:

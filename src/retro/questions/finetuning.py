@@ -51,6 +51,7 @@ def finetune(
     k = config.num_neighbours if reads else 0
     form = Format(Tokenizer.open(work.tokenizer_path), model.facts.chunk_len)
     batches = QuestionBatches(questions, form, config.batch_size, k, config.seed, config.seq_len)
+    # Seed 0 whatever the run's seed, so that losses can be compared.
     validation = QuestionBatches(valid, form, config.batch_size, k, 0, config.seq_len) if valid else None
     if batches.num_long:
         warn(f"{batches.num_long:,} questions left out: longer than seq_len")
@@ -107,6 +108,7 @@ def with_distractors(
     filled = []
     for question, found in zip(questions, source(questions), strict=True):
         own = list(question.passages[:num_passages])
+        # A distractor with the answer would make a wrong passage right.
         others = [passage for passage in found if not holds_answer(passage, question.answers)]
         passages = own + others[: num_passages - len(own)]
         shuffled = tuple(passages[place] for place in rng.permutation(len(passages)))

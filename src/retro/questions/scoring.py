@@ -32,6 +32,7 @@ HEADINGS = ["", "exact match", "F1", "recall", "open book gains (EM)"]
 
 def normalise(text: str) -> str:
     """Lower case, without punctuation, articles or extra spaces, in SQuAD's order."""
+    # The order matters: "the-best" becomes "thebest", as in SQuAD's own script.
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -97,6 +98,7 @@ class Marks:
 
     def scores(self) -> Scores:
         everything = np.ones(len(self.f1), dtype=bool)
+        # Either part may be empty, and then has no score.
         parts = (self._score(part) if part.any() else None for part in (self.recalled, ~self.recalled))
         return Scores(self._score(everything), mean(self.recalled), *parts)
 
@@ -157,6 +159,7 @@ def compare(
     ways = {
         CLOSED: (answerer.model, closed_book, questions),
         OPEN: (answerer.model, answerer.source, questions),
+        # Passages of the same kind as open book, but about another question.
         SHUFFLED: (answerer.model, answerer.source, with_foreign_passages(questions)),
     }
     if closed is not None:
@@ -174,6 +177,7 @@ def compare_answers(answers: Mapping[str, Sequence[Answer]]) -> Comparison:
     others = [way for way in marks if way != OPEN]
     return Comparison(
         {way: found.scores() for way, found in marks.items()},
+        # Paired: first the difference for each question, then its interval.
         {way: mean(marks[OPEN].exact_match - marks[way].exact_match) for way in others},
         {way: mean(marks[OPEN].f1 - marks[way].f1) for way in others},
     )

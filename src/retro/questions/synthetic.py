@@ -73,6 +73,7 @@ def documents_of(store: TokenStore, tokenizer: Tokenizer) -> Iterator[Document]:
 
 def _cloze_question(document: Document, sentence: re.Match[str], rng: np.random.Generator) -> Question | None:
     """A question about a sentence, unless nothing can be asked or the question gives it away."""
+    # The kind is drawn first, then the match: names would otherwise crowd out years.
     kinds = [(found, word) for pattern, word in ASKED if (found := list(pattern.finditer(sentence[0])))]
     if not kinds:
         return None
@@ -202,6 +203,7 @@ def _train_probe(
         return QuestionBatches(make_questions(number, seed, k), form, config.batch_size, k, config.seed)
 
     torch.manual_seed(config.seed)
+    # Enough for every step: no question comes twice.
     batches = batches_of(config.num_steps * config.batch_size, 1)
     valid = batches_of(8 * config.batch_size, 2)
     model = make_model(model_config)

@@ -131,6 +131,7 @@ class Training:
         for step, batch in zip(range(self.first_step, last), self._batches(), strict=True):
             loss, norm = self._step(step, batch)
             done = step + 1
+            # Over the steps of this process; those before a resume were not timed.
             per_step = (time.perf_counter() - started) / (done - self.first_step)
             speed = self._tokens(1) / per_step
             if self._due(done, self.config.log_every):
@@ -194,8 +195,10 @@ class Training:
         """
         save_now = self._due(done, self.config.checkpoint_every)
         loss = None
+        # A checkpoint is validated first: without a loss it could never be the best one.
         if self.validation is not None and (save_now or self._due(done, self.config.validate_every)):
             self.validated = self._validate(self.validation)
+            # The best checkpoint is chosen by the loss with retrieval, if the model has any.
             loss = self.validated.get("valid_on", self.validated["valid_off"])
             mixture = self.batches.mixture
             seen: dict[str, Value] = {}

@@ -28,6 +28,7 @@ class MetricsLog:
         self._writer = _summary_writer(folder / TENSORBOARD, first_step) if tensorboard else None
 
     def add(self, step: int, **values: Value) -> None:
+        # Opened for each report, so that it is on disk when a run is killed.
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **values}, ensure_ascii=False) + "\n")
         for name, value in values.items() if self._writer else ():

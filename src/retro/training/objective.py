@@ -31,6 +31,7 @@ class TokenLoss(nn.Module):
         neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None = None,
         neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
     ) -> Float[Tensor, ""]:
+        # The weights stay in float32; autocast lowers only the matrix products.
         lower = self.dtype == torch.bfloat16
         with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=lower):
             return -self.model.score(tokens, targets, neighbours, neighbour_mask).log_probs.sum()
@@ -40,6 +41,7 @@ def recompute_activations(model: TrainableModel) -> None:
     """Trade time for memory: keep only the inputs of the operators, and recompute the rest in
     the backward pass."""
     for module in model.operators():
+        # The method is replaced, as wrapping the module would rename its parameters.
         module.forward = partial(checkpoint, module.forward, use_reentrant=False)
 
 
