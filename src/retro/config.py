@@ -26,8 +26,8 @@ class EncoderConfig:
     head_dim: int = 64
     ffw_dim: int = 3584
     cross_attention_layers: tuple[int, ...] = (1,)
-    """Layers that attend to the retrieving chunk, counted from 1, P_enc in the
-    paper; empty: none."""
+    """Layers that attend to the retrieving chunk, counted from 1; P_enc in the paper. Empty:
+    no conditioning on the chunk."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "d_model", "num_layers", "num_heads", "head_dim", "ffw_dim")
@@ -243,7 +243,7 @@ class DatastoreConfig:
     neighbours; or `auto`."""
     chunk_len: int = 64
     num_neighbours: int = 20
-    """Neighbours saved for each chunk; training and evaluation use the first k of them."""
+    """Neighbours saved for each chunk, K; training and evaluation use the first k of them."""
     index: str = "auto"
     """`auto` chooses by the number of keys; or `exact`, `bm25`, `hybrid`, `scann`, or a FAISS
     factory string such as HNSW24 or IVF1024,Flat."""

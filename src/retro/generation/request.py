@@ -41,7 +41,7 @@ class Choice:
     top_k: int = 0
     """Draw from this many of the most probable tokens; 0: from all."""
     top_p: float = 1.0
-    """Draw from the fewest most probable tokens that hold this part of the probability."""
+    """Draw from the fewest tokens that together hold this part of the probability."""
     repetition_penalty: float = 1.0
     """Above 1, tokens already in the prompt or the sample become less likely: positive logits
     are divided by it, the others multiplied."""

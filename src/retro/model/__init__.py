@@ -1,5 +1,5 @@
-"""The model: Algorithm 1 of the paper. It knows only tensors: no
-tokenizer, no index, no corpus files.
+"""The model: Algorithm 1 of the paper. It knows only tensors: no tokenizer, no
+index, no corpus files.
 
 Words in the tensor signatures:
 

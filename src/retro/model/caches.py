@@ -38,7 +38,8 @@ class TokenCache:
         self.keys = [like.new_zeros(batch, heads, 0, head_dim) for _ in attentions]
         self.values = [like.new_zeros(batch, heads, 0, head_dim) for _ in attentions]
         self.bias = like.new_zeros(batch, 0)
-        """Added to the logits: 0 at tokens, very negative at padding."""
+        """Added to the logits: 0 at tokens, very negative at padding and before a
+        sequence begins."""
         # They depend on distances alone, so they are made once for each capacity.
         self.distance_keys: list[Tensor] = []
 
@@ -109,7 +110,7 @@ class TokenCache:
         return read
 
     def select(self, rows: Sequence[int]) -> None:
-        """Go on with these sequences only; one that is named twice goes on twice."""
+        """Keep only these sequences; one that is named twice is duplicated."""
         index = torch.tensor(rows, dtype=torch.long, device=self.bias.device)
         self.lengths = [self.lengths[row] for row in rows]
         self.keys = [tensor[index] for tensor in self.keys]
@@ -258,7 +259,7 @@ class NeighbourCache:
         return by_distance.gather(-1, windows.expand(-1, attention.num_heads, -1))
 
     def select(self, rows: Sequence[int]) -> None:
-        """Go on with these sequences only; one that is named twice goes on twice."""
+        """Keep only these sequences; one that is named twice is duplicated."""
         index = torch.tensor(rows, dtype=torch.long, device=self.recent.device)
         self.recent = self.recent[index]
         self.recent_is_token = self.recent_is_token[index]
@@ -272,8 +273,8 @@ class NeighbourCache:
         missing = k - self.is_token.shape[1]
         if missing > 0:
             pad = torch.nn.functional.pad
-            # `pad` counts from the last axis: nothing there, `missing` behind the axis before
-            # it.
+            # `pad` lists the last axis first: nothing there, `missing` at the end
+            # of the one before.
             self.is_token = pad(self.is_token, (0, 0, 0, missing))
             width = (0, 0, 0, missing * self.retrieved_len)
             self.keys = [pad(tensor, width) for tensor in self.keys]

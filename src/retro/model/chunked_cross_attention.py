@@ -28,8 +28,8 @@ class ChunkedCrossAttention(nn.Module):
         positions: bool = True,
         dropout: float = 0.0,
     ) -> None:
-        """`first_place` is the first place of [N, F] that is read; m
-        if only the continuation is."""
+        """`first_place` is the first place of [N, F] that is read; m if only the
+        continuation is."""
         super().__init__()
         self.chunk_len = chunk_len
         self.first_place = first_place
@@ -64,8 +64,8 @@ class ChunkedCrossAttention(nn.Module):
 
         logits = attention.content_logits(query, key)
         if attention.has_positions:
-            # d(i, i') = i − i' + m − 1, the same for every neighbour, so
-            # it is computed once for all.
+            # d(i, i') = i − i' + m − 1, the same for every neighbour, so it is
+            # computed once for all.
             distances = falling_distances(m, retrieved_len, m - 1 - self.first_place, like=x)
             positional = shift(
                 attention.distance_logits(query, attention.distance_keys(distances)), retrieved_len

@@ -97,7 +97,7 @@ class RetroDecoding:
 
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
-        """Go on with these sequences only; one that is named twice goes on twice."""
+        """Keep only these sequences; one that is named twice is duplicated."""
         self.tokens.select(rows)
         if self.neighbours is not None:
             self.neighbours.select(rows)

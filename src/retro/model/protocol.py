@@ -86,7 +86,7 @@ class Decoding(Protocol):
         ...
 
     def select(self, rows: Sequence[int]) -> None:
-        """Go on with these sequences only; one that is named twice goes on twice."""
+        """Keep only these sequences; one that is named twice is duplicated."""
         ...
 
 
@@ -127,8 +127,8 @@ class LanguageModel(Protocol):
         ...
 
     def begin(self, window: int = 0) -> Decoding:
-        """Start to generate. With a `window`, self-attention sees only the last `window`
-        tokens."""
+        """Start to generate; self-attention sees only the last `window` tokens, or
+        all if it is 0."""
         ...
 
 

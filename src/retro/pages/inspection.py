@@ -16,10 +16,10 @@ LEVELS = len(BETTER)
 DIFFERENCE = "L<sub>OFF</sub> − L<sub>ON</sub>"
 NOTHING_BEFORE = "there is no chunk before, and so no neighbour to share with"
 EXPLANATION = """\
-Bits saved in each chunk, from first to last. A chunk C is shown twice: by what every token gained, and by how
-much of it stands in the neighbours of the chunk before, the only ones that it could see. Beside it are its
-own neighbours ┃ and their continuations, by what they share with the chunk that comes next. The first chunk
-sees no neighbour."""
+Bits saved in each chunk, from first to last. Each chunk C is shown twice: by what every token
+gained, and by how much of it occurs in the neighbours of the chunk before, the only ones it could
+see. Beside it are its own neighbours ┃ and their continuations, by what they share with the next
+chunk. The first chunk sees no neighbour."""
 STYLE = """\
 .legend { display: inline-block; margin: .3em 2em .3em 0; font-size: 13px; color: var(--quiet); }
 .totals { display: flex; flex-wrap: wrap; gap: .4em 2.6em; margin: 1em 0; padding: 0; }

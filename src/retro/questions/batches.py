@@ -178,7 +178,9 @@ def make_batch(
 
 
 def _longest(question: Question, form: Format) -> int:
-    """Input tokens of the question with its longest answer; the last token predicts nothing
-    and is no input."""
+    """Input tokens of the question with the longest answer that may be drawn.
+
+    The last token predicts nothing and is no input.
+    """
     answers = (question.target,) if question.target else question.answers
     return len(form.prompt(question.text)) + max(len(form.answer(answer)) for answer in answers) - 1
