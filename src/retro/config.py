@@ -1,4 +1,7 @@
-"""Every knob of a run: frozen, keyword-only dataclasses that check themselves. Standard library only."""
+"""Every setting of a run: frozen, keyword-only dataclasses that validate themselves.
+
+They need the standard library only, so that commands and recipes import fast.
+"""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -23,8 +26,8 @@ class EncoderConfig:
     head_dim: int = 64
     ffw_dim: int = 3584
     cross_attention_layers: tuple[int, ...] = (1,)
-    """Layers that attend to the retrieving chunk, counted from 1; P_enc in the paper. Empty: no query
-    conditioning."""
+    """Layers that attend to the retrieving chunk, counted from 1; P_enc in the paper. Empty:
+    no conditioning on the chunk."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "d_model", "num_layers", "num_heads", "head_dim", "ffw_dim")
@@ -33,31 +36,35 @@ class EncoderConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RetrievalConfig:
-    """What a RETRO has beyond its baseline: chunked cross-attention, and the encoder that reads the
-    neighbours."""
+    """What a RETRO has beyond its baseline: chunked cross-attention and the
+    neighbour encoder."""
 
     cross_attention_layers: tuple[int, ...] = ()
-    """Layers with chunked cross-attention, counted from 1; P in the paper. Empty: every third from 6 on,
-    earlier and closer together in shallow models."""
+    """Layers with chunked cross-attention, counted from 1; P in the paper. Empty: every third
+    from 6 on; shallow models start earlier, with smaller steps."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     share_embeddings: bool = False
-    """Whether the encoder reads with the decoder's embedding matrix; needs equal widths."""
+    """Whether the encoder uses the decoder's embedding matrix; needs equal widths."""
     cross_attention_positions: bool = True
     """Whether the two kinds of cross-attention add relative positional logits."""
     copying_start: bool = False
-    """Whether the weights start as a circuit that copies from neighbours; see `model/start.py`."""
+    """Whether the retrieval weights start as a circuit that copies from neighbours; see
+    `model/start.py`."""
     quiet_start: bool = False
-    """Whether cross-attention starts with an output of zero, so that untrained retrieval changes nothing."""
+    """Whether cross-attention starts with zero output, so that untrained retrieval
+    changes nothing."""
     retrieved: str = "both"
-    """What is read of a neighbour: `both` [N, F], the `neighbour` N only, or its `continuation` F only."""
+    """What is read: `both` [N, F], only the `neighbour` N, or only its `continuation` F."""
 
     def __post_init__(self) -> None:
         _require_one_of("retrieved", self.retrieved, "both", "neighbour", "continuation")
         width = self.encoder.d_model
+        # Sines and cosines come in pairs.
         _require(width % 2 == 0, f"encoder.d_model is {width}; expected an even number")
 
     def places_read(self, chunk_len: int) -> slice:
         """The places of [N, F] that are read."""
+        # N has the first chunk_len places, F the rest.
         first = chunk_len if self.retrieved == "continuation" else 0
         stop = chunk_len if self.retrieved == "neighbour" else 2 * chunk_len
         return slice(first, stop)
@@ -65,7 +72,8 @@ class RetrievalConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A decoder, with retrieval or without: RETRO, or the plain transformer that it is compared with."""
+    """A decoder with retrieval or without: RETRO, or the plain transformer it
+    is compared with."""
 
     vocab_size: int = 128_000
     d_model: int = 896
@@ -74,14 +82,14 @@ class ModelConfig:
     head_dim: int = 64
     ffw_dim: int = 3584
     chunk_len: int = 64
-    """Tokens of a chunk, m in the paper."""
+    """Tokens in a chunk, m in the paper."""
     retrieval: RetrievalConfig | None = None
     """None: the baseline."""
     dropout: float = 0.0
     pad_id: int = 0
     """The token that is masked out of every attention."""
     end_id: int | None = None
-    """The token that closes a document, where it is known."""
+    """The token that closes a document, if known."""
 
     def __post_init__(self) -> None:
         _require_positive(
@@ -101,6 +109,7 @@ class ModelConfig:
 
     def _settle(self, retrieval: RetrievalConfig) -> None:
         """Choose the layers that were left open, and check what depends on the decoder."""
+        # Only the decoder's depth tells where the default layers are.
         layers = retrieval.cross_attention_layers or cross_attention_places(self.num_layers)
         _require_layers("cross_attention_layers", layers, self.num_layers)
         width = retrieval.encoder.d_model
@@ -108,6 +117,8 @@ class ModelConfig:
             not retrieval.share_embeddings or width == self.d_model,
             f"share_embeddings needs equal widths; found encoder.d_model {width} and d_model {self.d_model}",
         )
+        # The dataclass is frozen. The layers chosen here are stored, so that a record holds
+        # them even if the rule for choosing changes.
         object.__setattr__(self, "retrieval", dataclasses.replace(retrieval, cross_attention_layers=layers))
 
     @property
@@ -126,28 +137,30 @@ class ModelConfig:
         return 2 * self.chunk_len
 
     def baseline(self) -> "ModelConfig":
-        """The same decoder without retrieval: one and the same for every RETRO that has it."""
+        """The same decoder without retrieval, the same for every RETRO built on that decoder."""
         return dataclasses.replace(self, retrieval=None)
 
     @staticmethod
     def upgrade(values: dict[str, Any]) -> dict[str, Any]:
-        """JSON from before retrieval had a config of its own."""
+        """Read JSON from before retrieval had its own config."""
+        # Today's JSON has this field inside `retrieval`, not here.
         if "cross_attention_layers" not in values:
             return values
         names = [entry.name for entry in dataclasses.fields(RetrievalConfig)]
         moved = {name: values[name] for name in names if name in values}
         kept = {name: value for name, value in values.items() if name not in moved}
+        # A baseline had no cross-attention layers.
         return {**kept, "retrieval": moved if moved["cross_attention_layers"] else None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuningConfig:
-    """What fine-tuning on questions chooses beyond its schedule."""
+    """The settings of fine-tuning on questions, besides its schedule."""
 
     dropout: float = 0.1
-    """In the decoder only, as in the paper, which does not tell its rate."""
+    """In the decoder only, as in the paper, which does not give its rate."""
     frozen: bool = False
-    """Train cross-attention and encoder alone; the other weights stay as they are."""
+    """Train only cross-attention and encoder; the other weights stay as they are."""
     closed_book: bool = False
     """Show no passages."""
 
@@ -160,39 +173,45 @@ class FineTuningConfig:
 
 
 def cross_attention_places(num_layers: int) -> tuple[int, ...]:
-    """Every third layer from 6 on, as in the paper; a shallower model begins at its middle, with its last
-    layer among them if it can."""
+    """Every third layer from 6 on, as in the paper.
+
+    A shallower model starts at its middle, and includes its last layer if it can.
+    """
+    # Half the depth, rounded up.
     first = min(6, -(-num_layers // 2))
+    # A shallow model has no room for steps of three: its step takes it from the first
+    # to the last layer.
     return tuple(range(first, num_layers + 1, max(1, min(3, num_layers - first))))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusConfig:
-    """Which text, how it is cut into tokens, and how its documents are split."""
+    """Which text is used, how it is tokenised, and how its documents are split."""
 
     sources: tuple[str, ...] = ()
-    """What is read where a command names no source."""
+    """What is read if a command names no source."""
     tokenizer: str = ""
-    """A folder or a hub id with a Hugging Face tokenizer to use, or the tokenizer of a run; empty: a
+    """The folder or hub id of a Hugging Face tokenizer, or the tokenizer of a run; empty: a
     SentencePiece tokenizer is trained on the corpus."""
     vocab_size: int = 2048
-    """Tokens of the tokenizer that is trained."""
+    """Vocabulary of the tokenizer, if one is trained."""
     tokenizer_model: str = "bpe"
     """`bpe` or `unigram`."""
     tokenizer_sample_bytes: int = 32 << 20
-    """Text that the tokenizer is trained on at most."""
+    """At most this much text is used to train the tokenizer."""
     tokenizer_weights: dict[str, float] = field(default_factory=dict)
-    """How much of that text each source gives; empty: as much as it has of all text."""
+    """Each source's share of that text; empty: its share of the corpus."""
     split_seed: int = 0
     valid_fraction: float = 0.02
     test_fraction: float = 0.05
     max_document_bytes: int = 0
     """Longer documents are left out; 0 keeps all."""
     sample_fraction: float = 1.0
-    """Part of the documents that is used at all, chosen by their ids."""
+    """Part of the documents that is used, chosen by their ids."""
     decontaminate_ngram: int = 13
     decontaminate_threshold: float = 0.8
-    """Training documents at or above this Jaccard similarity with a held-out document are removed."""
+    """Training documents at or above this Jaccard similarity with a held-out
+    document are removed."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "vocab_size", "tokenizer_sample_bytes", "decontaminate_ngram")
@@ -214,25 +233,26 @@ class CorpusConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DatastoreConfig:
-    """Keys, index and the neighbours that are saved."""
+    """How keys and index are made, and how many neighbours are saved."""
 
     embedder: str = "minilm"
-    """What makes the keys: a name of the catalogue, a folder, or a hub id of a BERT-like model."""
+    """What makes the keys: a name in the catalogue, or the folder or hub id of a
+    BERT-like model."""
     embedder_precision: str = "float32"
-    """`float32`; `bfloat16`, twice as fast where the hardware has it, with nearly the same neighbours; or
-    `auto`."""
+    """`float32`; `bfloat16`, twice as fast on hardware that has it, with nearly the same
+    neighbours; or `auto`."""
     chunk_len: int = 64
     num_neighbours: int = 20
-    """Neighbours kept for each chunk, K; training and evaluation use the first k of them."""
+    """Neighbours saved for each chunk, K; training and evaluation use the first k of them."""
     index: str = "auto"
-    """`auto` chooses by the number of keys; or `exact`, `bm25`, `hybrid`, `scann`, or a FAISS factory
-    string such as HNSW24 or IVF1024,Flat."""
+    """`auto` chooses by the number of keys; or `exact`, `bm25`, `hybrid`, `scann`, or a FAISS
+    factory string such as HNSW24 or IVF1024,Flat."""
     exact_below: int = 50_000
     """With `auto`, fewer keys than these are searched exactly."""
     target_recall: float = 0.95
     """Part of the true 10 nearest that a search is tuned to find."""
     segment_chunks: int = 1_000_000
-    """Chunks of a segment at most: what building holds in memory at once."""
+    """The most chunks in a segment, which building holds in memory at once."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "chunk_len", "num_neighbours", "segment_chunks")
@@ -244,7 +264,7 @@ class DatastoreConfig:
 
     @staticmethod
     def upgrade(values: dict[str, Any]) -> dict[str, Any]:
-        """JSON from when the embedder was called an encoder."""
+        """Read JSON from when the embedder was called an encoder."""
         names = {"encoder": "embedder", "encoder_precision": "embedder_precision"}
         return {names.get(name, name): value for name, value in values.items()}
 
@@ -255,10 +275,10 @@ class TrainingConfig:
 
     seq_len: int = 512
     batch_size: int = 8
-    """Sequences of a step, over all processes and parts together."""
+    """Sequences in a step, over all processes and parts together."""
     accumulate: int = 1
-    """Parts that a step's batch is computed in, one after the other, to save memory; the step stays the
-    same."""
+    """Parts that a batch is computed in, one after the other, to save memory; the step
+    stays the same."""
     num_steps: int = 1000
     num_neighbours: int = 2
     """Neighbours of each chunk that the model sees, k in the paper."""
@@ -272,30 +292,32 @@ class TrainingConfig:
     beta2: float = 0.95
     clip_norm: float = 1.0
     mixture: dict[str, float] = field(default_factory=dict)
-    """Sampling weights of the documents' sources; empty: every document once an epoch."""
+    """Sampling weights of the sources; empty: every document once an epoch."""
     precision: str = "auto"
-    """`float32`, `bfloat16` for the matrix products, or `auto`: bfloat16 where the hardware has it."""
+    """`float32`, `bfloat16` for the matrix products, or `auto`: bfloat16 where the
+    hardware has it."""
     activation_checkpointing: bool = False
-    """Whether the backward pass computes the insides of attention and feed-forward layers again instead of
-    keeping them."""
+    """Whether the backward pass recomputes the insides of attention and feed-forward layers,
+    to save memory."""
     compile: bool = False
     """Whether torch.compile is applied."""
     seed: int = 0
     log_every: int = 10
     tensorboard: bool = False
-    """Whether metrics are written for TensorBoard too."""
+    """Whether metrics are also written for TensorBoard."""
     validate_every: int = 100
     validate_batches: int = 4
     sample_every: int = 0
-    """Steps between two samples of the model in training; 0: none."""
+    """Steps between two samples from the model in training; 0: none."""
     sample_prompt: str = "The "
     sample_tokens: int = 64
     checkpoint_every: int = 500
     keep_checkpoints: int = 2
-    """How many of the last checkpoints are kept; the one with the lowest validation loss is kept besides."""
-    final: str = "last"
-    """Whose weights the finished run holds: those of the `last` step, or of the `best` checkpoint by
+    """How many of the last checkpoints are kept, besides the one with the lowest
     validation loss."""
+    final: str = "last"
+    """Which weights the finished run holds: those of the `last` step, or of the checkpoint
+    with the `best` validation loss."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "seq_len", "batch_size", "accumulate", "num_steps", "num_neighbours")
@@ -320,14 +342,14 @@ class EvaluationConfig:
 
     window: int = 2048
     stride: int = 1024
-    """Each token is scored once, with at least `window - stride` tokens of context where the document has
-    them."""
+    """Each token is scored once, with at least `window - stride` tokens of context if the
+    document has them."""
     batch_size: int = 8
     num_neighbours: tuple[int, ...] = (2,)
-    """The k that are scored, besides scoring without retrieval; at most as many as are saved for each
-    chunk."""
+    """The values of k to score, besides no retrieval; at most as many as are saved
+    for each chunk."""
     leakage_neighbours: int = 10
-    """Neighbours that are looked at to tell how much of a chunk was seen before."""
+    """How many neighbours are compared with a chunk to tell how much of it was seen before."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "window", "stride", "batch_size", "leakage_neighbours")
@@ -336,18 +358,20 @@ class EvaluationConfig:
         )
         _require(
             all(k >= 1 for k in self.num_neighbours),
-            f"num_neighbours is {', '.join(map(str, self.num_neighbours))}; expected each to be at least "
-            "1, as "
-            "scoring without retrieval is always done",
+            f"num_neighbours is {', '.join(map(str, self.num_neighbours))}; "
+            "expected each to be at least 1, as scoring without retrieval is always done",
         )
 
     def with_overlap(self, proportion: float, chunk_len: int) -> "EvaluationConfig":
-        """The same window, moved so that every token has this proportion of it as context, where its
-        document does: 0.875 in the paper's table."""
+        """The same window with a stride that gives every token this proportion of it as context.
+
+        The paper's table uses 0.875. Tokens at the start of a document have less.
+        """
         _require(
             0.0 <= proportion < 1.0,
             f"the overlapping proportion is {proportion}; expected 0 ≤ proportion < 1",
         )
+        # Rounded, as 1 − 0.9 is not quite 0.1.
         stride = round((1.0 - proportion) * self.window, 6)
         _require(
             stride > 0 and stride % chunk_len == 0,
@@ -359,20 +383,20 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class KnnConfig:
-    """kNN-LM and the continuous cache beside a baseline."""
+    """kNN-LM and the continuous cache, on top of a baseline."""
 
     num_neighbours: int = 10
-    """Keys of the memory that vote on each token; the paper uses 10."""
+    """How many keys of the memory vote on each token; the paper uses 10."""
     cache_len: int = 2048
-    """Tokens of the same document that the continuous cache looks back on."""
+    """How many tokens of the same document the continuous cache looks back on."""
     index: str = "auto"
-    """`auto` chooses by the number of keys; or `exact`, or a FAISS factory string such as HNSW24 or
-    IVF1024,SQfp16."""
+    """`auto` chooses by the number of keys; or `exact`, or a FAISS factory string such
+    as HNSW24 or IVF1024,SQfp16."""
     exact_below: int = 50_000
     """With `auto`, fewer keys than these are searched exactly."""
     target_recall: float = 0.98
-    """Part of the true 10 nearest that a search is tuned to find among the memory's own keys; the queries
-    of a test lie farther away."""
+    """Part of the true 10 nearest that a search is tuned to find. It is tuned on the memory's
+    own keys; test queries are farther away."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "num_neighbours", "cache_len")
@@ -403,6 +427,7 @@ class RunConfig:
             self.datastore.chunk_len == chunk_len,
             f"datastore.chunk_len is {self.datastore.chunk_len}; expected the model's, {chunk_len}",
         )
+        # Sequences and windows are cut on the chunk grid.
         for name, value in (
             ("training.seq_len", self.training.seq_len),
             ("evaluation.window", self.evaluation.window),
@@ -425,6 +450,7 @@ def _require_one_of(name: str, value: str, *choices: str) -> None:
 
 def _require_layers(name: str, layers: tuple[int, ...], depth: int) -> None:
     _require(
+        # Rising, and no layer twice.
         list(layers) == sorted(set(layers)) and all(1 <= layer <= depth for layer in layers),
         f"{name} is {list(layers)}; expected rising layer numbers between 1 and the depth, {depth}",
     )

@@ -1,4 +1,4 @@
-"""The whole road on embedded defaults: from licence texts to a report that shows what retrieval did."""
+"""The whole way on built-in defaults: from licence texts to a report on what retrieval did."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,7 @@ def run_demo(folder: Path, run: RunConfig, narrator: Narrator) -> DemoResult:
             baseline,
             retro,
             comparison,
+            # Validation losses, the same sequences for all three.
             Curves(
                 study.curve("baseline", "valid_off"),
                 study.curve("retro", "valid_off"),
@@ -72,13 +73,13 @@ def run_demo(folder: Path, run: RunConfig, narrator: Narrator) -> DemoResult:
 def _sample(study: Study, progress: Progress) -> dict[str, list[ColouredChunk]]:
     """Continue the first chunk of a test document, with retrieval off and on.
 
-    It is the first document that is a few chunks long.
+    It is the first document with at least four chunks.
     """
     chunk_len = study.run.model.chunk_len
     store = study.work.store("test")
     opened = study.opened("retro")
     sampler = opened.sampler(study.run.training.num_neighbours)
-    # A short document would leave nothing to compare the continuation with.
+    # A short document's own text would be too short to compare the continuation with.
     lengths = store.ends - store.starts
     document = next((index for index, length in enumerate(lengths) if length >= 4 * chunk_len), 0)
     prompt = opened.tokenizer.decode(store.document(document)[:chunk_len].tolist())
@@ -86,6 +87,7 @@ def _sample(study: Study, progress: Progress) -> dict[str, list[ColouredChunk]]:
     coloured = {}
     for number, mode in enumerate(("off", "on")):
         progress(number, 2)
+        # The same seed, so that only the neighbours differ.
         sample = sampler.generate(
             prompt, max_tokens=SAMPLE_TOKENS, choice=choice, seed=0, retrieval=mode == "on"
         )
@@ -105,6 +107,7 @@ def _facts(study: Study) -> list[tuple[str, str]]:
         f"{count['documents']:,} documents and {count['tokens']:,} tokens in {split}"
         for split, count in counts.items()
     ]
+    # The first segment stands for all: the demo's datastore has one.
     index = datastore.snapshot().segments[0].index.kind
     return [
         ("corpus", f"{CORPUS}: {', '.join(splits)}"),

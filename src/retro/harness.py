@@ -1,7 +1,7 @@
-"""A plugin for lm-evaluation-harness: a run, with a datastore, as the harness's model `retro`.
+"""A plugin for lm-evaluation-harness: a run and a datastore as the harness's model `retro`.
 
-Importing this module registers it. Without the network the harness finds no data of its own; `write_tasks`
-gives it tasks over what `retro fetch` has brought.
+Importing this module registers it. The harness downloads its own data; `write_tasks` gives it
+a task over data from `retro fetch`, which works without a network.
 """
 
 import math
@@ -46,7 +46,7 @@ metadata:
   version: 1.0
 """
 MAX_TOKENS = 256
-"""Of an answer, where a task does not say."""
+"""The most tokens in an answer, if a task does not say."""
 
 
 @register_model("retro")
@@ -72,12 +72,14 @@ class RetroLM(LM):  # type: ignore[misc]
         self.size = int(str(batch_size)) if str(batch_size).isdecimal() else 8  # it may be "auto", or nothing
         self.sampler = open_run(work, run, datastore).sampler(max(k, 1), retrieval=k > 0)
         self.retriever = self.sampler.retriever if isinstance(self.sampler.retriever, Retriever) else None
+        # Half a window of context at least, where the text has it.
         self.config = EvaluationConfig(window=window, stride=window // 2, batch_size=self.size)
 
     def loglikelihood(
         self, requests: "list[Instance]", disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """Natural log-probability of each continuation, and whether greedy generation would write it."""
+        """Natural log-probability of each continuation, and whether greedy
+        generation gives it."""
         scores = self._score([encode_pair(self.sampler.tokenizer, *request.args) for request in requests])
         answers = list(zip(_nats(scores), scores.greedy.tolist(), strict=True))
         for request, answer in zip(requests, answers, strict=True):
@@ -85,9 +87,9 @@ class RetroLM(LM):  # type: ignore[misc]
         return answers
 
     def loglikelihood_rolling(self, requests: "list[Instance]", disable_tqdm: bool = False) -> list[float]:
-        """Of whole texts, in sliding windows.
+        """Natural log-probability of whole texts, in sliding windows.
 
-        The first token has nothing before it and is charged as uniform.
+        The first token has no context and is scored as uniform over the vocabulary.
         """
         items = [encode_pair(self.sampler.tokenizer, "", *request.args) for request in requests]
         answers = _nats(self._score(items))
@@ -96,9 +98,9 @@ class RetroLM(LM):  # type: ignore[misc]
         return answers
 
     def generate_until(self, requests: "list[Instance]", disable_tqdm: bool = False) -> list[str]:
-        """Texts by the sampler, greedy unless a request asks to sample; equal settings run together."""
+        """Texts from the sampler, greedy unless a request asks to sample."""
         answers = [""] * len(requests)
-        # Requests of one batch share their settings, so they are gathered by settings first.
+        # A batch has one set of settings, so requests are grouped by settings first.
         settings: dict[tuple[Choice, int], list[int]] = {}
         for number, request in enumerate(requests):
             settings.setdefault(_choice(request.args[1]), []).append(number)
@@ -117,22 +119,24 @@ class RetroLM(LM):  # type: ignore[misc]
 
 
 def _nats(scores: TargetScores) -> list[float]:
-    # We count bits of surprise, the harness natural log-probabilities.
+    # We count bits of surprise; the harness wants natural log-probabilities.
     found: list[float] = (-math.log(2.0) * scores.bits).tolist()
     return found
 
 
 def _choice(settings: dict[str, Any]) -> tuple[Choice, int]:
-    """How the harness's words for a generation are ours."""
+    """Translate the harness's generation settings into ours."""
+    # It may be one text, several, or None.
     until = settings.get("until") or []
     stop = tuple([until] if isinstance(until, str) else until)
+    # The harness may give a temperature without meaning to sample.
     temperature = float(settings.get("temperature", 1.0)) if settings.get("do_sample") else 0.0
     choice = Choice(temperature=temperature, top_p=float(settings.get("top_p", 1.0)), stop=stop)
     return choice, int(settings.get("max_gen_toks", MAX_TOKENS))
 
 
 def write_tasks(folder: Path) -> Path:
-    """Write the task over fetched data, `retro_lambada`, into a folder for the harness's `--include_path`."""
+    """Write the task `retro_lambada` over fetched data into a folder for `--include_path`."""
     folder.mkdir(parents=True, exist_ok=True)
     file = catalogue.fetched("lambada").file("requests.jsonl.gz")
     (folder / "retro_lambada.yaml").write_text(TASK.format(file=file))
@@ -140,7 +144,10 @@ def write_tasks(folder: Path) -> Path:
 
 
 def evaluate_with_harness(model: RetroLM, tasks: Sequence[str], limit: int | None = None) -> dict[str, Any]:
-    """The harness's own results of a model; tasks are its names, files of tasks, or `retro_lambada`."""
+    """The harness's own results for a model.
+
+    Tasks are the harness's names, task files, or `retro_lambada`.
+    """
     from lm_eval.evaluator import simple_evaluate
     from lm_eval.tasks import TaskManager
 

@@ -1,7 +1,8 @@
-"""A run: a model's folder that is whole by itself.
+"""A run: the self-contained folder of a model.
 
-It holds `run.json` (what the model is, and what it was trained on), the weights, the tokenizer, and a card
-for people. It can be moved, given away, and sampled or scored with any datastore of the same tokenizer.
+It holds `run.json` (what the model is and what it was trained on), the weights, the
+tokenizer, and a card for people. It can be moved, shared, and sampled or scored with any
+datastore of the same tokenizer.
 """
 
 import json
@@ -71,7 +72,7 @@ class Origin:
     training: dict[str, Any] = field(default_factory=dict)
     """The resolved training config."""
     data: dict[str, Any] = field(default_factory=dict)
-    """What the text was: documents, tokens and bytes, in all and by source."""
+    """What text it was: documents, tokens and bytes of each source."""
 
 
 def make_model(config: ModelConfig) -> TrainableModel:
@@ -86,14 +87,14 @@ def _load_retro(folder: Path, record: dict[str, Any]) -> TrainableModel:
 
 
 KINDS: dict[str, Callable[[Path, dict[str, Any]], TrainableModel]] = {Retro.kind: _load_retro}
-"""How each kind of model is opened."""
+"""How to open each kind of model."""
 
 
 class Run:
-    """An open folder of a run."""
+    """A run's folder, opened."""
 
     def __init__(self, path: str | Path, tokenizer: Path | None = None) -> None:
-        """`tokenizer` stands in for runs from before they carried their own."""
+        """`tokenizer` is for older runs, which do not carry their own."""
         self.path = Path(path)
         self.record = read_record(self.path)
         self._tokenizer_path = self.path / TOKENIZER if (self.path / TOKENIZER).exists() else tokenizer
@@ -104,7 +105,9 @@ class Run:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells this run from others: what the training stage says, or else the weights themselves."""
+        """Identifies the run: the training stage's fingerprint, or else a checksum
+        of the weights."""
+        # A folder saved with `model.save` has no stage, and no manifest.
         if (self.path / MANIFEST).exists():
             manifest: dict[str, str] = json.loads((self.path / MANIFEST).read_text())
             return manifest["fingerprint"]
@@ -121,25 +124,28 @@ class Run:
 
     @property
     def trained_on(self) -> dict[str, str]:
-        """Fingerprints of the data, as far as they were recorded."""
+        """Fingerprints of the data, if they were recorded."""
+        # Older records lack it, but the stage's manifest has it.
         if "trained_on" not in self.record and (self.path / MANIFEST).exists():
             manifest: dict[str, dict[str, str]] = json.loads((self.path / MANIFEST).read_text())
             return manifest["inputs"]
+        # Bare models have neither.
         found: dict[str, str] = self.record.get("trained_on", {})
         return found
 
     def load(self) -> TrainableModel:
-        """The model, ready to be used."""
+        """The model, ready to use."""
         kind = self.record.get("kind")
         if kind not in KINDS:
             raise ArtifactError(
                 f"{self.path / RECORD} is of the kind {kind!r}; expected {' or '.join(KINDS)}; "
                 "open it with the version of retro that wrote it"
             )
+        # Without dropout; training switches it on again.
         return KINDS[kind](self.path, self.record).eval()
 
     def expect_same_tokenizer(self, fingerprint: str, what: str) -> None:
-        """Refuse something that was cut by another tokenizer: its token ids would mean other text."""
+        """Refuse what another tokenizer has tokenised: the ids would stand for other text."""
         if self.tokenizer.fingerprint != fingerprint:
             raise ArtifactError(
                 f"{what} was made with tokenizer {fingerprint}, and {self.path} was trained with "
@@ -156,7 +162,7 @@ def load(path: str | Path) -> TrainableModel:
 def write_run(
     model: TrainableModel, folder: Path, tensors: dict[str, Tensor], counts: dict[str, Any], origin: Origin
 ) -> None:
-    """Make a folder a run: record and weights, tokenizer, card."""
+    """Write a run into a folder: tokenizer, weights and record, card."""
     facts = {
         "retro": retro.__version__,
         "trained_on": origin.trained_on,
@@ -165,19 +171,22 @@ def write_run(
         "counts": counts,
     }
     if origin.tokenizer is not None:
+        # A resumed stage may hold the copy already.
         shutil.copytree(origin.tokenizer, folder / TOKENIZER, dirs_exist_ok=True)
     write_model(model, folder, tensors, **facts)
     write_card(folder)
 
 
 def write_card(folder: Path, scores: dict[str, str] | None = None) -> None:
-    """A page for people: what the run is, what it has read, how good it is, and how to use it."""
+    """Write the card: what the run is, what it was trained on, how good it is, how to use it."""
     record = read_record(folder)
     with atomic_write(folder / CARD) as file:
+        # The card is written before the stage's folder gets its final name.
         file.write(_card(folder.name.removesuffix(".partial"), record, scores or {}).encode())
 
 
 def _card(name: str, record: dict[str, Any], scores: dict[str, str]) -> str:
+    # From the record alone, so that a card is written without loading the model.
     retrieves = bool(record["model"].get("retrieval"))
     parts = [f"# {name}\n", _what_it_is(record, retrieves)]
     if record.get("data"):
@@ -213,5 +222,6 @@ def _what_it_is(record: dict[str, Any], retrieves: bool) -> str:
     what = "A RETRO: a language model that reads neighbours from a datastore."
     if not retrieves:
         what = "A baseline: a language model without retrieval."
+    # A card shows no empty rows.
     table = "\n".join(f"| {key} | {value} |" for key, value in rows.items() if value)
     return f"{what}\n\n| | |\n|---|---|\n{table}\n"

@@ -1,7 +1,7 @@
-"""A workspace brought from text to scored models, with a bar for every part and the time that it took.
+"""A workspace taken from text to scored models, with progress and time for every part.
 
-The demo and the paper's experiments are studies: a folder, a run's config and its sources. Whatever is
-finished is reused.
+The demo and the paper's experiments are studies: a folder, a run's config and its sources.
+What is finished is reused.
 """
 
 import json
@@ -34,7 +34,7 @@ BITS = "documents.npy"
 
 
 class Clock:
-    """Seconds of every part; those of a part that was finished in an earlier run are kept from then."""
+    """Seconds of every part, kept in a file, as a part may have finished in an earlier run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,8 +42,8 @@ class Clock:
 
     @contextmanager
     def part(self, name: str, finished: Path) -> Iterator[None]:
-        """Add the time of the block to that of the part, unless the part was `finished` before it."""
-        # A part that was interrupted goes on counting where it stopped.
+        """Add the time of the block to the part, unless the part was `finished` before."""
+        # An interrupted part has no `finished` yet, so its time adds up.
         was_finished = finished.exists() and name in self.seconds
         started = time.perf_counter()
         yield
@@ -68,13 +68,15 @@ class Study:
 
     @contextmanager
     def part(self, name: str, finished: Path, title: str) -> Iterator[Progress]:
-        """Time a part and show its progress; it is done when the folder or file `finished` is there."""
+        """Time a part and show its progress; it is done once the file or folder
+        `finished` exists."""
         with self.clock.part(name, finished), self.narrator.progress(title) as progress:
             yield progress
 
     def prepare(self) -> None:
         """Fetch, tokenise, build the datastore, find neighbours."""
         work = self.work
+        # Sources and embedders may also be paths, which need no fetching.
         needed = (*self.sources, self.run.datastore.embedder)
         for name in [name for name in needed if name in catalogue.ENTRIES]:
             with self.part(f"fetch {name}", catalogue.folder_of(name), f"Fetching {name}") as progress:
@@ -89,12 +91,14 @@ class Study:
                 neighbours = find_neighbours(work, split, progress)
             self.used[f"tokens of {split}"] = store.fingerprint
             self.used[f"neighbours of {split}"] = neighbours.fingerprint
+        # The lineage, since a version's number alone does not tell two datastores apart.
         self.used["datastore"] = datastore.snapshot().version.lineage
 
     def train(
         self, name: str, model: ModelConfig | None = None, training: TrainingConfig | None = None
     ) -> Artifact:
-        """Train a run, by default with the study's own config; one called baseline is without retrieval."""
+        """Train a run, by default with the study's own config; `baseline` is trained
+        without retrieval."""
         model = model or (self.run.model.baseline() if name == "baseline" else self.run.model)
         with self.part(f"train {name}", self.work.run_path(name), f"Training {name}") as progress:
             artifact = train_run(self.work, name, model, training or self.run.training, progress)
@@ -103,7 +107,7 @@ class Study:
     def fit(self, name: str, num_steps: int) -> Artifact:
         """RETROfit the baseline."""
         self.train("baseline")
-        # A short fit would otherwise end while the learning rate still rises.
+        # A short fit would otherwise end while the learning rate is still rising.
         warmup_steps = min(self.run.training.warmup_steps, num_steps // 5)
         training = replace(self.run.training, num_steps=num_steps, warmup_steps=warmup_steps)
         retrieval = self.run.model.retrieval or RetrievalConfig()
@@ -130,7 +134,7 @@ class Study:
         return self.evaluate(name)
 
     def document_bits(self, name: str, label: str, neighbours: Neighbours, k: int) -> np.ndarray:
-        """Bits of every document with given neighbours, kept under a label of their own."""
+        """Bits of every document with given neighbours, kept under their own label."""
         opened = self.opened(name)
         store = neighbours.store
 
@@ -146,6 +150,7 @@ class Study:
             "neighbours": neighbours.fingerprint,
         }
         config = {"k": k, **to_dict(self.run.evaluation)}
+        # A stage of its own, so that it is not scored again on the next run.
         path = self.folder / "scores" / f"{name}-{label}"
         artifact = run_stage(path, "scores", config, inputs, work, "retro reproduce")
         self._note(f"scores of {name}, {label}", artifact)

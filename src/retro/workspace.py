@@ -1,8 +1,8 @@
-"""One folder for a project, with everything at a fixed place, and runs that are opened from anywhere.
+"""One folder for a project, with everything at a fixed place; and runs, opened from anywhere.
 
-A user names one folder instead of six. A `Workspace` knows where things lie and opens what is finished; what
-makes them is in `retro.jobs`. An `OpenRun` is a run beside what it is used with: a workspace, or nothing but
-a datastore of its tokenizer.
+A user names one folder instead of six. A `Workspace` knows where things are and opens what is
+finished; `retro.jobs` makes them. An `OpenRun` is a run together with what it is used with: a
+workspace, or just a datastore with its tokenizer.
 """
 
 import json
@@ -28,11 +28,11 @@ from retro.scoring.sets import set_folder
 from retro.stages.stage import MANIFEST
 
 EVALUATIONS = Path("evaluations")
-"""Where results go that belong to no workspace, below the current folder."""
+"""Where results outside any workspace go, below the current folder."""
 
 
 class Workspace(CorpusFolder):
-    """The places of a project, and how each is opened when it is finished."""
+    """The places of a project, and how to open what is finished."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -40,7 +40,8 @@ class Workspace(CorpusFolder):
         self._datastore: Datastore | None = None
 
     def run_path(self, name: str) -> Path:
-        """Where the run of a name is, or will be; a name that would lead out of `runs` is refused."""
+        """Where the run with this name is, or will be; a name that leads out of
+        `runs` is refused."""
         if not is_plain_name(name):
             raise ConfigError(
                 f"the run's name is {name!r}; expected a plain name for a folder below {self.path / 'runs'}, "
@@ -76,10 +77,10 @@ class Workspace(CorpusFolder):
 
 
 class OpenRun:
-    """A run beside what it is used with: a datastore, and the workspace that it is used in, if there is one.
+    """A run together with its datastore and its workspace, if it has one.
 
-    Each part is opened when it is first asked for, so a baseline needs no datastore, and whether an
-    evaluation is finished can be asked without weights.
+    Each part is opened when first needed. So a baseline needs no datastore, and checking
+    whether an evaluation is finished loads no weights.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class OpenRun:
         self.datastore_path = datastore
         """A datastore, or a workspace with one, in place of the workspace's own."""
         self.out = out
-        """Where results go in place of the workspace."""
+        """Where results go, in place of the workspace."""
         self._datastore: Datastore | None = None
 
     @property
@@ -109,6 +110,7 @@ class OpenRun:
                 f"{self.path} does not exist; expected the folder of a run; "
                 f"run: retro train {place} --name {self.name}"
             )
+        # An older run uses its workspace's tokenizer.
         return Run(self.path, self.work.tokenizer_path if self.work else None)
 
     @cached_property
@@ -121,8 +123,8 @@ class OpenRun:
 
     @property
     def num_neighbours(self) -> int:
-        """Neighbours of a chunk, or passages of a question, in training; 2 where nothing tells."""
-        # Runs from before there was a record have it in their stage's manifest.
+        """Neighbours of a chunk, or passages of a question, in training; 2 if not recorded."""
+        # Runs older than the record have it in their stage's manifest.
         training = self.run.record.get("training")
         manifest = self.path / MANIFEST
         if training is None and manifest.exists():
@@ -130,7 +132,7 @@ class OpenRun:
         return int((training or {}).get("num_neighbours", 2))
 
     def datastore(self) -> Datastore:
-        """What is retrieved from: it must have been built with the run's tokenizer and chunk length."""
+        """The datastore to retrieve from, built with the run's tokenizer and chunk length."""
         if self._datastore is None:
             self._datastore = self._open_datastore()
         return self._datastore
@@ -146,6 +148,7 @@ class OpenRun:
                 "name one, or a workspace that has one: --datastore PATH"
             )
         self.run.expect_same_tokenizer(found.tokenizer.fingerprint, str(found.path))
+        # The tokenizer may fit while the chunk grid does not.
         if found.chunk_len != self.model.facts.chunk_len:
             raise ConfigError(
                 f"{found.path} has chunks of {found.chunk_len} tokens; "
@@ -154,7 +157,7 @@ class OpenRun:
         return found
 
     def store(self, split: str) -> TokenStore:
-        """A split of the workspace, cut by the run's tokenizer."""
+        """A split of the workspace, tokenised by the run's tokenizer."""
         if self.work is None:
             raise ArtifactError(
                 f"{self.path} is a run without a workspace, and has no split {split!r}; "
@@ -177,18 +180,19 @@ class OpenRun:
         return self.work.neighbours(split)
 
     def training_text(self) -> TokenStore | None:
-        """The workspace's training text, which tells what is no news; none for a run from elsewhere."""
+        """The workspace's training text, to tell what was seen before; None
+        without a workspace."""
         return self.store("train") if self.work is not None else None
 
     @property
     def is_at_home(self) -> bool:
-        """Whether run and datastore are the workspace's own, so that results belong into it."""
+        """Whether run and datastore are the workspace's own, so that results belong there."""
         # By the resolved path: a run of another workspace may have the same name.
         own = self.work is not None and self.path.resolve() == (self.work.path / "runs" / self.name).resolve()
         return own and self.datastore_path is None and self.out is None
 
     def evaluation_path(self, documents: str) -> Path:
-        """Where the scores on some documents are, or will be."""
+        """Where the scores on these documents are, or will be."""
         if self.work is not None and self.is_at_home:
             return self.work.evaluation_path(self.name, documents)
         return (self.out or EVALUATIONS) / self.name / documents
@@ -203,7 +207,7 @@ class OpenRun:
         """What a user should know before believing a score."""
         if self.work is None or not self.work.tokens_path.exists():
             return []
-        # The tokenizer alone decides whether a run fits; other tokens are only worth a line.
+        # Only another tokenizer is an error; other training tokens are worth a warning.
         trained_on = self.run.trained_on.get("tokens")
         if trained_on in (None, self.work.store("train").fingerprint):
             return []
@@ -219,7 +223,9 @@ class OpenRun:
         passages: Sequence[str] = (),
         window: int = 0,
     ) -> Sampler:
-        """A sampler with the datastore or given passages behind it; a baseline needs neither."""
+        """A sampler that reads from the datastore or from given passages; a
+        baseline needs neither."""
+        # First, so that a baseline never opens a datastore.
         if not retrieval or not self.model.facts.retrieves:
             return Sampler(self.model, tokenizer=self.tokenizer, window=window)
         if passages:
@@ -234,13 +240,13 @@ def open_run(
     datastore: str | Path | None = None,
     out: str | Path | None = None,
 ) -> OpenRun:
-    """What a command names: a run of a workspace, or a run's folder from anywhere.
+    """Open what a command names: a run of a workspace, or a run's folder from anywhere.
 
-    `place` is a workspace, whose run is called `name`, or the run's own folder, and then the name is not
-    looked at. In a workspace `name` may also be the folder of a run from elsewhere. `datastore` is a
-    datastore, or a workspace that has one, in place of the workspace's own. Results go below `out`; where
-    that is not given, into the workspace if run and datastore are its own, or else into `evaluations` below
-    the current folder.
+    `place` is a workspace with a run called `name`, or a run's own folder; then `name` is
+    ignored. In a workspace, `name` may also be the folder of a run from elsewhere.
+    `datastore` is a datastore, or a workspace that has one, to use in place of the
+    workspace's own. Results go below `out`. By default they go into the workspace if run and
+    datastore are its own, and else into `evaluations` below the current folder.
     """
     place = Path(place)
     folder = Path(out) if out is not None else None
@@ -251,22 +257,24 @@ def open_run(
         work = Workspace(place)
         path = _find_run(work, name)
     other = Path(datastore) if datastore is not None else None
-    # Naming the workspace's own datastore is no other datastore: results still belong into the workspace.
+    # Naming the workspace's own datastore changes nothing: results still belong there.
     if work is not None and other is not None and _same(other, work.path, work.datastore_path):
         other = None
     return OpenRun(path, work, other, folder)
 
 
 def _workspace_around(run: Path) -> Workspace | None:
-    """The workspace that a run's folder lies in: a run that was not moved finds its datastore there."""
+    """The workspace around a run's folder: a run that was not moved finds its
+    datastore there."""
+    # Resolved first: `.` and links have no useful parents.
     runs = run.resolve().parent
     around = Workspace(runs.parent)
     return around if runs.name == "runs" and around.tokenizer_path.exists() else None
 
 
 def _find_run(work: Workspace, name: str) -> Path:
-    """A run by its name in the workspace, or else by its folder."""
-    # A run of the workspace goes before a folder of the same name in the current one.
+    """A run by its name in the workspace, or else by its path."""
+    # A run of the workspace takes precedence over a folder of that name in the current one.
     inside = work.path / "runs" / name
     if is_plain_name(name) and (inside.exists() or not is_run(Path(name))):
         return inside
@@ -278,15 +286,16 @@ def _same(path: Path, *others: Path) -> bool:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder holds a model, be it from before there was a record of it."""
+    """Whether a folder holds a model, even one older than the record."""
     return (path / RECORD).exists() or ((path / OLD_CONFIG).exists() and (path / WEIGHTS).exists())
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name is that of one folder below another, and of no hidden or unfinished one."""
+    """Whether a name is that of a single folder, neither hidden nor unfinished."""
     return (
         bool(name)
         and not set(name) & {"/", "\\", "\0"}
+        # A leading dash would be read as an option on the command line.
         and not name.startswith((".", "-"))
         and not name.endswith(".partial")
     )
@@ -294,5 +303,6 @@ def is_plain_name(name: str) -> bool:
 
 def open_datastore(place: str | Path) -> Datastore:
     """The datastore of a workspace, or the one that is named."""
+    # A datastore's own folder holds none of that name.
     inside = Path(place) / "datastore"
     return Datastore.open(inside if inside.exists() else place)

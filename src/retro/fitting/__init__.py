@@ -1,1 +1,1 @@
-"""Retrieval for a model that is there already."""
+"""Adding retrieval to a model that is already trained."""

@@ -1,5 +1,6 @@
-"""Text from a model that retrieves at the end of each chunk.
+"""Generating text with a model that retrieves at the end of each chunk.
 
-Read `request.py` (what is asked for), `sampler.py` (the loop), `sequence.py` (a sample while it grows) and
-`drawing.py` (one token from its logits); the model's side is `retro.model.decoding`.
+Read `request.py` (what is asked for), `sampler.py` (the loop), `sequence.py` (a sample in
+progress) and `drawing.py` (one token from its logits). The model's side is
+`retro.model.decoding`.
 """

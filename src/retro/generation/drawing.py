@@ -1,6 +1,6 @@
-"""One token from its logits, as a request's `Choice` says.
+"""Draw one token from its logits, as a request's `Choice` says.
 
-Everything works on rows that do not see each other, so a sequence's tokens do not depend on its batch.
+Rows never affect each other, so a sequence's tokens do not depend on its batch.
 """
 
 import torch
@@ -10,14 +10,14 @@ from torch import Tensor
 from retro.generation.request import Choice
 
 HEADS = (64, 1024)
-"""How many of the most probable tokens are tried for `top_p` before all are sorted, which is slow."""
+"""How many of the most probable tokens to try for `top_p` before sorting all, which is slow."""
 
 
 def penalise(
     logits: Float[Tensor, "*batch vocab"], seen: Bool[Tensor, "*batch vocab"], penalty: float
 ) -> Float[Tensor, "*batch vocab"]:
-    """Logits that make the tokens already seen less likely (more likely, for a penalty below 1)."""
-    # Dividing a negative logit would raise it, so these are multiplied.
+    """Make tokens already seen less likely, or more likely if the penalty is below 1."""
+    # Dividing a negative logit would raise it, so negative ones are multiplied.
     lowered = torch.where(logits > 0, logits / penalty, logits * penalty)
     return torch.where(seen, lowered, logits)
 
@@ -25,35 +25,36 @@ def penalise(
 def draw(
     logits: Float[Tensor, "*batch vocab"], uniforms: Float[Tensor, "*batch"], choice: Choice
 ) -> Int[Tensor, "*batch"]:
-    """The token at which each uniform number of [0, 1) falls in the cumulated distribution."""
+    """The token where each uniform number from [0, 1) falls in the cumulative distribution."""
     kept, tokens = candidates(logits, choice)
-    # In double precision, so that the sum over a large vocabulary does not lose its smallest members. The
-    # mass need not be 1: the uniform number is scaled to it instead.
+    # In double precision, so that the sum over a large vocabulary keeps its smallest terms.
+    # The mass need not be 1: the uniform number is scaled to it instead.
     cumulated = kept.double().cumsum(-1)
     places = uniforms.to(cumulated)[..., None] * cumulated[..., -1:]
-    # To the right of all equal entries, so that a token without mass is never met.
+    # To the right of equal entries, so that a token without mass is never drawn.
     place = torch.searchsorted(cumulated, places, right=True)
+    # Rounding may put a number close to 1 past the last entry.
     return tokens.gather(-1, place.clamp(max=tokens.shape[-1] - 1)).squeeze(-1)
 
 
 def candidates(
     logits: Float[Tensor, "*batch vocab"], choice: Choice
 ) -> tuple[Float[Tensor, "*batch candidate"], Int[Tensor, "*batch candidate"]]:
-    """What to draw from: probabilities up to a factor, zero where cut off, and the tokens they are of."""
+    """The tokens to draw from, and their probabilities up to a factor; zero where cut off."""
     if choice.temperature == 0:
         tokens = logits.argmax(-1, keepdim=True)
         return torch.ones_like(tokens, dtype=logits.dtype), tokens
-    # Shifted to 0 at the top, so that a temperature near 0 makes no infinite logit there.
+    # The largest becomes 0, so that a temperature near 0 cannot make it infinite.
     scaled = (logits - logits.amax(-1, keepdim=True)) / choice.temperature
     if choice.top_k:
         scaled, tokens = scaled.topk(min(choice.top_k, logits.shape[-1]))
         return _nucleus(scaled.softmax(-1), choice.top_p), tokens
     probabilities = scaled.softmax(-1)
     if choice.top_p == 1:
-        # Nothing is cut off, so nothing need be sorted: every token is its own candidate.
+        # Nothing is cut off, so nothing need be sorted: every token is a candidate.
         tokens = torch.arange(logits.shape[-1], device=logits.device)
         return probabilities, tokens.expand(logits.shape)
-    # A head that holds `top_p` of the mass in every row holds the nucleus of every row.
+    # If the head holds `top_p` of the mass in every row, it contains every row's nucleus.
     for size in HEADS:
         if size < logits.shape[-1]:
             ordered, tokens = probabilities.topk(size)
@@ -64,7 +65,8 @@ def candidates(
 
 
 def _nucleus(ordered: Float[Tensor, "*batch kept"], top_p: float) -> Float[Tensor, "*batch kept"]:
-    """Of probabilities in falling order the fewest that hold `top_p`; the others are set to zero."""
-    # A token is kept if those before it do not hold `top_p` yet, so the first always is.
+    """Keep the fewest of these falling probabilities that hold `top_p`; set the
+    others to zero."""
+    # A token is kept if those before it hold less than `top_p`, so the first always is.
     mass_before = ordered.cumsum(-1) - ordered
     return torch.where(mass_before < top_p, ordered, 0.0)

@@ -1,6 +1,6 @@
-"""What is asked of a sampler: the one object that the library, the command and a server share.
+"""A request to a sampler: one object shared by the library, the command line and the server.
 
-Nothing here needs torch, so that the command line can read its options before anything heavy is loaded.
+Nothing here needs torch, so the command line can parse its options before anything heavy loads.
 """
 
 import math
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Tokens to continue, for callers who tokenise by themselves or bring passages with the prompt.
+    """Tokens to continue, for callers that tokenise themselves or bring passages with a prompt.
 
-    With passages every chunk from the prompt's last complete one on reads these, and nothing is searched.
+    With passages, every chunk from the prompt's last complete one on reads them, and
+    nothing is searched.
     """
 
     tokens: Sequence[int]
@@ -31,27 +32,28 @@ class Prompt:
 class Choice:
     """How the next token is drawn, and when a sample ends.
 
-    The most probable `top_k` tokens are kept, and of these the fewest that hold `top_p` of their mass.
+    The `top_k` most probable tokens are kept, and of these the fewest that hold
+    `top_p` of their mass.
     """
 
     temperature: float = 0.8
     """0 always takes the most probable token."""
     top_k: int = 0
-    """Draw from that many most probable tokens; 0: from all."""
+    """Draw from this many of the most probable tokens; 0: from all."""
     top_p: float = 1.0
-    """Draw from the fewest most probable tokens that hold this part of the probability."""
+    """Draw from the fewest tokens that together hold this part of the probability."""
     repetition_penalty: float = 1.0
-    """More than 1 makes tokens less likely that the prompt or the sample holds already: positive logits are
-    divided by it, the others multiplied."""
+    """Above 1, tokens already in the prompt or the sample become less likely: positive logits
+    are divided by it, the others multiplied."""
     min_tokens: int = 0
-    """Nothing ends a sample before it has that many tokens."""
+    """Nothing ends a sample before it has this many tokens."""
     stop: tuple[str, ...] = ()
-    """Texts that end a sample, wherever token borders lie; the sample's text stops before them."""
+    """Texts that end a sample, wherever the token borders are; its text stops before them."""
     stop_tokens: tuple[int, ...] = ()
-    """Tokens that end a sample, beside the end of a document; they are no part of it."""
+    """Tokens that end a sample, besides the end of a document; they are not part of it."""
 
     def __post_init__(self) -> None:
-        # Comparisons are written so that NaN is refused as well.
+        # The comparisons are written so that they refuse NaN as well.
         if not 0 <= self.temperature < math.inf:
             raise ConfigError(f"temperature is {self.temperature}; expected 0 or more")
         if self.top_k < 0:
@@ -73,15 +75,16 @@ class Retrieval:
     """What the chunks of a request read."""
 
     num_neighbours: int | None = None
-    """Neighbours of each chunk; if not given, the retriever's own number, which is 2, or all passages."""
+    """Neighbours of each chunk; by default the retriever's own number, 2, or all passages."""
     every: int = 1
-    """Retrieve at every so many chunks only; those between have no neighbours, as if retrieval were off."""
+    """Retrieve at every n-th chunk only; the others have no neighbours, as if
+    retrieval were off."""
     sources: tuple[str, ...] = ()
-    """Retrieve documents of these sources only; without any, of all."""
+    """Retrieve documents of these sources only; empty: of all."""
     exclude: tuple[str, ...] = ()
     """Documents, by id or content hash, that must not be retrieved."""
     passages: tuple[str, ...] = ()
-    """Texts that every chunk gets as its neighbours, instead of searching a datastore."""
+    """Texts that every chunk reads as its neighbours, instead of searching a datastore."""
 
     def __post_init__(self) -> None:
         if self.num_neighbours is not None and self.num_neighbours < 1:
@@ -101,21 +104,23 @@ class Request:
     """How many tokens to add at most."""
     choice: Choice = Choice()
     retrieval: bool | Retrieval = True
-    """On where the sampler is able to; off; or on in this way, which is an error where it is not able to."""
+    """True: on if the sampler can retrieve. False: off. A `Retrieval`: on in this way, an
+    error if the sampler cannot."""
     seed: int = 0
-    """The same request with the same seed gives the same samples, whatever else is in the batch."""
+    """The same request with the same seed gives the same samples, whatever else
+    is in the batch."""
     samples: int = 1
     """How many continuations of each prompt."""
     log_probs: bool = False
     """Whether to give the log-probability of each token."""
 
     def __post_init__(self) -> None:
-        # A text is a sequence of texts, too: its characters would be continued one by one.
+        # A string is a sequence of strings, too: each character would become a prompt.
         if isinstance(self.prompts, str):
             raise ConfigError("prompts is one text; expected a sequence of them")
         for prompt in self.prompts:
             _check(prompt)
-        # A sample that has to be longer than it may be would never end rightly.
+        # A sample that must be longer than it may be could never end.
         least = max(1, self.choice.min_tokens)
         if self.max_tokens < least:
             raise ConfigError(f"max_tokens is {self.max_tokens}; expected at least {least}")
@@ -124,15 +129,17 @@ class Request:
 
     @staticmethod
     def of(asked: "Request | str | Prompt | Sequence[str | Prompt]", **fields: Any) -> "Request":
-        """A request from a prompt or several and the other fields; or another request with these changed."""
+        """A request from one or more prompts and other fields, or a request with these
+        fields changed."""
         if isinstance(asked, Request):
             return replace(asked, **fields)
+        # A string is one prompt, not a sequence of characters.
         prompts = [asked] if isinstance(asked, str | Prompt) else list(asked)
         return Request(prompts=prompts, **fields)
 
 
 def _check(prompt: str | Prompt) -> None:
-    """Refuse what cannot be continued: no training predicts the first token of a document."""
+    """Refuse an empty or broken prompt: models are not trained to predict a first token."""
     if isinstance(prompt, Prompt):
         if not len(prompt.tokens):
             raise DataError("the prompt is empty; expected at least one token to continue")
@@ -140,6 +147,7 @@ def _check(prompt: str | Prompt) -> None:
     if not prompt:
         raise DataError("the prompt is empty; expected at least one character to continue")
     try:
+        # A lone surrogate is legal in a Python string but has no UTF-8.
         prompt.encode()
     except UnicodeEncodeError as error:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Texts continued by a model that retrieves at each chunk's end: the sampler, and the loop below it."""
+"""The sampler, which continues texts with retrieval at each chunk's end, and its loop."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,15 +20,16 @@ from retro.retrieval.retriever import Passages, Searcher, stack_neighbours
 
 
 class Sampler:
-    """Continues texts with a model; with a retriever it is RETRO[ON], without one RETRO[OFF] or a baseline.
+    """Continues texts with a model: RETRO[ON] with a retriever, RETRO[OFF] or
+    a baseline without.
 
-    Without a retriever it needs the tokenizer. With a `window` self-attention sees that many last tokens
-    only: memory and time a token stay bounded, and the result is that of the whole past as long as the window
-    covers it.
+    Without a retriever it needs a tokenizer. With a `window`, self-attention sees only the
+    last `window` tokens: memory and time per token stay bounded, and results are the same
+    until a text outgrows the window.
 
     Every method takes a `Request`, or a prompt with the request's fields as keywords:
-    `sampler.generate("The licence", max_tokens=64, retrieval=False)`. Fields that are given beside a request
-    replace its own.
+    `sampler.generate("The licence", max_tokens=64, retrieval=False)`. Fields given beside a
+    request replace its own.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Sampler:
                 f"the datastore's chunks have {retriever.chunk_len} tokens; "
                 f"expected the model's {facts.chunk_len}"
             )
+        # Token ids mean nothing to a model with another vocabulary.
         if tokenizer.vocab_size != facts.vocab_size:
             raise ConfigError(
                 f"the tokenizer knows {tokenizer.vocab_size} tokens; expected the model's {facts.vocab_size}"
@@ -58,17 +60,19 @@ class Sampler:
         self.window = window
 
     def generate(self, request: Request | str | Prompt, **fields: Any) -> Sample:
-        """One sample, when it is finished."""
+        """One finished sample."""
         return self._run(_one(request, fields))[0][0]
 
     def generate_all(
         self, request: Request | str | Prompt | Sequence[str | Prompt], **fields: Any
     ) -> list[list[Sample]]:
-        """All samples of every prompt, in one batch. The first of each prompt is what `generate` gives."""
+        """All samples of every prompt, in one batch. The first of each is what
+        `generate` gives."""
         return self._run(Request.of(request, **fields))
 
     def stream(self, request: Request | str | Prompt, **fields: Any) -> Iterator[Token]:
-        """One sample, token by token; a token that completes a chunk brings the chunk's neighbours."""
+        """One sample, token by token; a token that completes a chunk brings the
+        chunk's neighbours."""
         batch = self._begin(_one(request, fields))
         return (token for _, token in batch.run())
 
@@ -97,7 +101,8 @@ class Sampler:
                 log_probs=[] if request.log_probs else None,
                 retrieval=searches if prompt.passages is None else bool(prompt.passages),
             )
-            # A sequence's random numbers are named by seed and number alone: no other prompt changes them.
+            # Random numbers depend on the seed and the sample's number alone, so that no
+            # other prompt changes them.
             seed = f"{request.seed}/{number}"
             group.append(
                 Growing(sample, self.tokenizer, request.choice, request.max_tokens, seed, prompt.passages)
@@ -105,16 +110,17 @@ class Sampler:
         return group
 
     def _search(self, retrieval: bool | Retrieval) -> tuple[Searcher, Retrieval] | None:
-        """What is asked for neighbours, and how; nothing if retrieval is off."""
+        """Where to look for neighbours, and how; None if retrieval is off."""
         facts = self.model.facts
         settings = retrieval if isinstance(retrieval, Retrieval) else Retrieval()
         searcher = self.retriever
-        # Passages stand for a retriever, so a sampler without one can read them, too.
+        # Passages take the place of a retriever, so a sampler without one can read them, too.
         if settings.passages and facts.retrieves:
             searcher = Passages(settings.passages, self.tokenizer, facts.chunk_len)
         if searcher is not None and facts.retrieves:
             return (searcher, settings) if retrieval else None
-        # Mere `True` is no demand: a baseline, or a sampler without a datastore, goes on without neighbours.
+        # `True` alone is no demand: a baseline, or a sampler without a datastore, simply goes
+        # on without neighbours.
         if isinstance(retrieval, Retrieval):
             missing = "a retriever" if facts.retrieves else "a model with cross-attention"
             raise ConfigError(f"retrieval was asked for without {missing}; expected one, or retrieval off")
@@ -131,16 +137,17 @@ def _one(asked: Request | str | Prompt, fields: dict[str, Any]) -> Request:
 
 
 class Batch:
-    """Sequences that are sampled together, each as if it were alone: the state of the loop, and the loop.
+    """The sampling loop and its state: sequences sampled together, each as if it were alone.
 
-    Row r of the decoding, of `logits` and of `seen` belongs to `sequences[r]`, and to nothing else. Groups
-    are the samples of one prompt, which is read once for all of them. A sequence that ends leaves all four.
+    Row r of the decoding, of `logits` and of `seen` belongs to `sequences[r]`. A group holds
+    the samples of one prompt, which is read once for all of them. A sequence that ends is
+    removed from all four.
     """
 
     logits: Float[Tensor, "sequence vocab"]
     """Of each sequence's next token."""
     seen: Bool[Tensor, "sequence vocab"] | None
-    """Which tokens each sequence holds, where the choice asks for it."""
+    """Which tokens each sequence contains; only kept for a repetition penalty."""
 
     def __init__(
         self,
@@ -158,14 +165,15 @@ class Batch:
         self.sequences = [sequence for group in groups for sequence in group]
 
     def run(self) -> Iterator[tuple[Growing, Token]]:
-        """Tokens as they are drawn, with the sequence that each belongs to."""
+        """Yield tokens as they are drawn, each with its sequence."""
         if not self.sequences:
             return
         self.logits = self._read_prompts()
         self.seen = self._seen()
         while self.sequences:
             drawn = self._draw()
-            # Before the tokens are fed: the last token of a chunk already reads the chunk's own neighbours.
+            # Before the tokens are fed, since the last token of a chunk already reads that
+            # chunk's neighbours.
             searched = self._retrieve(self.sequences)
             for row, (sequence, token) in enumerate(zip(self.sequences, drawn, strict=True)):
                 if row in searched:
@@ -177,14 +185,15 @@ class Batch:
 
     def _read_prompts(self) -> Float[Tensor, "sequence vocab"]:
         """The logits after each sequence's prompt."""
-        # One sequence of each prompt is searched for and read; the others of its group go on from there.
+        # Only the first sequence of each group searches and reads the prompt; the others go
+        # on from its state.
         first = [group[0] for group in self.groups]
         self._retrieve(first)
         for group in self.groups:
             for sequence in group[1:]:
                 sequence.sample.neighbours = list(group[0].sample.neighbours)
         prompts = [sequence.sample.tokens for sequence in first]
-        # Shorter prompts get chunks without neighbours up to the longest, so that all fit one array.
+        # Shorter prompts get empty chunks up to the longest, so that all fit into one array.
         num_chunks = max(map(len, prompts)) // self.model.facts.chunk_len
         rows = [sequence.sample.neighbours for sequence in first]
         padded = [row + [[]] * (num_chunks - len(row)) for row in rows]
@@ -203,7 +212,8 @@ class Batch:
         tokens = [sequence.sample.tokens[-1] for sequence in self.sequences]
         if self.seen is not None:
             self.seen[range(len(tokens)), tokens] = True
-        # What the newest token completes was searched for just now, so its neighbours are the last ones.
+        # The chunks that these tokens complete were searched just now, so their neighbours
+        # are the last in the list.
         completing = [self.sequences[row].sample for row in self.decoding.completing]
         neighbours, mask = self._stack(
             [sample.neighbours[-1] if sample.neighbours else [] for sample in completing]
@@ -220,9 +230,9 @@ class Batch:
             self.seen = self.seen[rows]
 
     def _retrieve(self, sequences: Sequence[Growing]) -> set[int]:
-        """Fetch the neighbours of all complete chunks that have none yet, in one search.
+        """Find the neighbours of all complete chunks not searched yet, in one search.
 
-        Returns which sequences were searched for.
+        Returns the rows of the sequences that were searched for.
         """
         for sequence in sequences:
             sequence.read_given()
@@ -235,7 +245,8 @@ class Batch:
         return {row for row, _ in due}
 
     def _stack(self, neighbours: Sequence[Sequence[Neighbour]]) -> tuple[Tensor, Tensor] | tuple[None, None]:
-        # Without a single neighbour the model is asked as RETRO[OFF], and a baseline as it must be.
+        # Without any neighbour the model runs as RETRO[OFF]; a baseline would refuse
+        # even empty ones.
         if not any(neighbours):
             return None, None
         facts, device = self.model.facts, self.model.device
@@ -253,12 +264,13 @@ class Batch:
 
     @torch.inference_mode()
     def _draw(self) -> list[Token]:
-        """The next token of every sequence, which takes it."""
+        """Draw the next token of every sequence, and append it."""
+        # A copy: the log-probabilities below need the logits as the model gave them.
         choice, logits = self.request.choice, self.logits.clone()
         if self.seen is not None:
             logits = penalise(logits, self.seen, choice.repetition_penalty)
         logits[:, self.model.facts.pad_id] = -torch.inf
-        # What must not come gets no probability at all, rather than being drawn again until it does not.
+        # What must not come yet gets no probability, which is surer than drawing again.
         for row, sequence in enumerate(self.sequences):
             if not sequence.may_end:
                 logits[row, list(sequence.enders)] = -torch.inf
@@ -266,7 +278,7 @@ class Batch:
         tokens = draw(logits, torch.tensor(uniforms, dtype=torch.float64), choice)
         log_probs: list[float | None] = [None] * len(tokens)
         if self.request.log_probs:
-            # Of the model's own logits: what the choice does to them is not the model's opinion.
+            # From the model's own logits, before temperature, cut-offs and penalty.
             log_probs = self.logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0].tolist()
         rows = zip(self.sequences, tokens.tolist(), log_probs, strict=True)
         return [sequence.take(token, log_prob) for sequence, token, log_prob in rows]
@@ -275,8 +287,10 @@ class Batch:
 def retrieve(
     searcher: Searcher, retrieval: Retrieval, chunks: Sequence[tuple[int, Sequence[int]]]
 ) -> list[list[Neighbour]]:
-    """Neighbours of numbered chunks, in one search; the first chunk of a sequence has number 0."""
+    """Neighbours of numbered chunks, in one search; the first chunk of a sequence has number
+    0."""
     found: list[list[Neighbour]] = [[] for _ in chunks]
+    # Every n-th chunk: with `every` = 2 the second, the fourth and so on.
     due = [place for place, (number, _) in enumerate(chunks) if (number + 1) % retrieval.every == 0]
     if not due:
         return found

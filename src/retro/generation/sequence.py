@@ -1,4 +1,4 @@
-"""A sample, and what it is made of while it grows: its tokens, its text and its own random numbers."""
+"""A sample, finished or in progress: its tokens, its text and its own random numbers."""
 
 import codecs
 import random
@@ -11,25 +11,24 @@ from retro.generation.request import Choice
 from retro.retrieval.datastore import Neighbour
 
 Finish = Literal["length", "end", "stop"]
-"""Why a sample ended: it has all its tokens, the document ended, or a stop text or token was met."""
+"""Why a sample ended: at its maximal length, at the end of the document, or at a stop."""
 
 
 @dataclass
 class Sample:
-    """The tokens of a prompt and its continuation, and the neighbours that each complete chunk retrieved."""
+    """The tokens of a prompt and its continuation, and the neighbours of each complete chunk."""
 
     tokens: list[int]
     prompt_len: int
     chunk_len: int
     neighbours: list[list[Neighbour]] = field(default_factory=list)
-    """One list for each complete chunk; none at all when retrieval was off."""
+    """One list for each complete chunk; no lists if retrieval was off."""
     prompt: str = ""
     text: str = ""
     """The continuation; it ends before a stop text."""
     finish: Finish | None = None
     log_probs: list[float] | None = None
-    """Of each token of the continuation, in nats, as the model gives it: before temperature, cut-offs and
-    penalty."""
+    """Of each token of the continuation, in nats, before temperature, cut-offs and penalty."""
     retrieval: bool = False
 
     @property
@@ -44,11 +43,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Token:
-    """A token as it was drawn, and the neighbours of the chunk that it completed, if it completed one.
+    """A drawn token, with the neighbours of the chunk that it completes, if it completes one.
 
-    A character that lies across tokens comes with the token that ends it, and text that may begin a stop text
-    is held back, so `text` may be empty or more than one token's. The last token of a sample says why it
-    ended. The end of a document and stop tokens come like any other, though they are no part of the sample.
+    A character spread over several tokens comes with the last of them, and text that may
+    begin a stop text is held back. So `text` may be empty, or that of several tokens. The
+    last token of a sample says why it ended. The end of a document and stop tokens are
+    reported like others, though they are not part of the sample.
     """
 
     id: int
@@ -59,7 +59,8 @@ class Token:
 
 
 class Growing:
-    """A sample in progress. Its random numbers are its own: it does not depend on the rest of the batch."""
+    """A sample in progress. It has its own random numbers, so it does not
+    depend on its batch."""
 
     def __init__(
         self,
@@ -88,17 +89,19 @@ class Growing:
         return len(self.sample.continuation) >= self.choice.min_tokens
 
     def unsearched(self) -> list[tuple[int, list[int]]]:
-        """Number and tokens of the complete chunks that have not retrieved yet."""
+        """Number and tokens of each complete chunk that has not been searched yet."""
         sample, chunk_len = self.sample, self.sample.chunk_len
+        # Every searched chunk has its list, even an empty one, so their number is the next.
         numbers = range(len(sample.neighbours), len(sample.tokens) // chunk_len)
         return [(number, sample.tokens[number * chunk_len : (number + 1) * chunk_len]) for number in numbers]
 
     def read_given(self) -> None:
-        """Give the prompt's own passages, if it has any, to the complete chunks from its last one on."""
+        """Give the prompt's own passages, if any, to its last complete chunk and
+        all later ones."""
         if self.passages is None:
             return
         sample = self.sample
-        # Where the prompt has no complete chunk this is −1, and all chunks read the passages.
+        # −1 if the prompt has no complete chunk; then all chunks read the passages.
         first = sample.prompt_len // sample.chunk_len - 1
         for number, _ in self.unsearched():
             sample.neighbours.append(list(self.passages) if number >= first else [])
@@ -108,8 +111,8 @@ class Growing:
         return self._random.random()
 
     def take(self, token: int, log_prob: float | None) -> Token:
-        """Append a token, unless it only ends the sample."""
-        # A token that ends the sample is no part of it, but what the stream holds back comes with it.
+        """Append a token, unless it ends the sample."""
+        # A token that ends the sample is not part of it, but it releases the text held back.
         if token in self.enders:
             reason: Finish = "end" if token == self._tokenizer.end_id else "stop"
             return self._told(Token(token, self._stream.finish(), None, log_prob, reason))
@@ -117,6 +120,7 @@ class Growing:
         if self.sample.log_probs is not None and log_prob is not None:
             self.sample.log_probs.append(log_prob)
         text, stopped = self._stream.push(token, self.may_end)
+        # The stop text may have begun in earlier tokens, which are dropped with it.
         if stopped:
             self._cut()
             return self._told(Token(token, text, None, log_prob, "stop"))
@@ -126,14 +130,15 @@ class Growing:
         return self._told(Token(token, text, None, log_prob, None))
 
     def _told(self, token: Token) -> Token:
-        """The sample knows what its reader is told."""
+        """Record in the sample what the reader of the stream is told."""
         self.sample.text += token.text
         self.sample.finish = token.finish
         return token
 
     def _cut(self) -> None:
-        """Drop the tokens that lie wholly behind the text's end."""
+        """Drop the tokens that lie wholly after the end of the text."""
         sample, num_bytes = self.sample, self._stream.num_bytes
+        # A token that the end of the text cuts in two stays.
         while sample.continuation and self._tokenizer.num_bytes(sample.continuation[:-1]) >= num_bytes:
             sample.tokens.pop()
             if sample.log_probs is not None:
@@ -143,9 +148,11 @@ class Growing:
 
 
 class TextStream:
-    """Turns tokens into text as they come; what may still become a character or a stop text is held back.
+    """Turns tokens into text as they come, holding back what is not certain yet.
 
-    It works on bytes, because both characters and stop texts may lie across tokens.
+    Uncertain is what may still become a whole character or a stop text.
+
+    It works on bytes, since both characters and stop texts may span several tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
@@ -154,37 +161,39 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = b""
         self.num_bytes = 0
-        """Bytes of the text so far, what is held back included; up to a stop text if one was met."""
+        """Bytes of the text so far, including what is held back, up to a stop text
+        if one was met."""
 
     def push(self, token: int, may_stop: bool = True) -> tuple[str, bool]:
-        """The text that is certain now, and whether a stop text was met; the text ends before that."""
+        """The text that is now certain, and whether a stop text was met; the text
+        ends before it."""
         new = self._tokenizer.decode_bytes([token])
         self._held += new
         self.num_bytes += len(new)
         places = [self._held.find(stop) for stop in self._stop] if may_stop else []
         found = [place for place in places if place >= 0]
         if found:
-            # Of several stop texts the one that begins first counts.
+            # If there are several stop texts, the one that begins first counts.
             self.num_bytes -= len(self._held) - min(found)
             self._held = self._held[: min(found)]
             return self.finish(), True
         certain = len(self._held) - self._may_begin()
-        # The decoder itself keeps the bytes of a character that is not whole yet.
+        # The decoder itself keeps the bytes of an unfinished character.
         text = self._decoder.decode(self._held[:certain])
         self._held = self._held[certain:]
         return text, False
 
     def finish(self) -> str:
-        """What was held back; a character that will never be whole becomes U+FFFD."""
+        """The text held back; an unfinished character becomes U+FFFD."""
         text = self._decoder.decode(self._held, final=True)
         self._held = b""
         return text
 
     def _may_begin(self) -> int:
-        """How many bytes at the end of the held text begin a stop text."""
+        """How many bytes at the end of the held text may begin a stop text."""
         longest = 0
         for stop in self._stop:
-            # From the longest beginning down; one that is no longer than what was found need not be tried.
+            # From the longest prefix down, to one longer than what was found already.
             for length in range(min(len(stop) - 1, len(self._held)), longest, -1):
                 if self._held.endswith(stop[:length]):
                     longest = length

@@ -1,5 +1,5 @@
-"""What is done in a workspace, one function a stage: build and search, train and fit, score and inspect.
+"""The work done in a workspace, one function a stage: build, search, train, fit, score, inspect.
 
-The stages themselves take paths and know no workspace. Here each is given its place, its inputs and its
-checks.
+The stages themselves take paths and know no workspace. Here each gets its place, its
+inputs and its checks.
 """

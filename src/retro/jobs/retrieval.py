@@ -22,16 +22,16 @@ def build(
     progress: Progress = no_progress,
     executor: Executor | None = None,
 ) -> Datastore:
-    """Embed and index the training chunks, with those of other token stores if any are named."""
+    """Embed and index the training chunks, and those of other token stores, if named."""
     stores = [work.corpus().train, *map(TokenStore.open, also)]
-    # The datastore of the workspace is opened once and shared by all that ask for it.
+    # The build writes to the folder; the workspace then opens it once and shares it.
     executor = executor or LocalExecutor()
     build_datastore(stores, work.tokenizer_path, work.datastore_path, config, progress, executor)
     return work.datastore()
 
 
 def find_neighbours(work: Workspace, split: str, progress: Progress = no_progress) -> Neighbours:
-    """Search the neighbours of one split's chunks in the datastore."""
+    """Find the neighbours of one split's chunks in the datastore."""
     return find_in(work.store(split), work.datastore(), work.neighbours_path(split), progress)
 
 
@@ -43,9 +43,9 @@ def find_thinned(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> dict[float, Neighbours]:
-    """Exact neighbours of a split's chunks in random parts of the datastore, by the part.
+    """Exact neighbours of a split's chunks in random parts of the datastore, by fraction.
 
-    There are `k` of each chunk; 0: as many as the datastore saves.
+    Each chunk has `k`; 0: as many as the datastore saves.
     """
     folder = work.path / "thinned" / split
     return thinned_neighbours(work.store(split), work.datastore(), folder, fractions, k, seed, progress)

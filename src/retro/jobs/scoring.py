@@ -1,6 +1,6 @@
-"""How a run is scored and inspected: on a split of its workspace, on any documents, in a task, beside kNN-LM.
+"""Scoring and inspecting a run: on a split, on any documents, in a task, or beside kNN-LM.
 
-Every function takes an open run, so that one from elsewhere is scored like one of the workspace.
+Every function takes an open run, so a run from elsewhere is scored like one of the workspace.
 """
 
 import dataclasses
@@ -27,7 +27,8 @@ from retro.workspace import OpenRun
 def evaluate_split(
     opened: OpenRun, split: str, config: EvaluationConfig, progress: Progress = no_progress
 ) -> Evaluation:
-    """Score a run on a split of its workspace, without retrieval and with every k of the config."""
+    """Score a run on a split of its workspace, without retrieval and with each
+    k of the config."""
     model = opened.model
     path = opened.evaluation_path(split)
     found = evaluate(model, opened.run.fingerprint, opened.neighbours(split), path, config, progress)
@@ -48,9 +49,9 @@ def _scores(evaluation: Evaluation, split: str) -> dict[str, str]:
 def evaluation_set(
     opened: OpenRun, source: str, fields: FieldMap | None = None, progress: Progress = no_progress
 ) -> EvaluationSet:
-    """Documents from anywhere as tokens of the run, with their neighbours.
+    """Documents from anywhere, tokenised for the run, with their neighbours.
 
-    A source is a name of the catalogue (`wikitext-2@test`), a file or a folder.
+    A source is a name in the catalogue (`wikitext-2@test`), a file or a folder.
     """
     path = opened.set_path(source, fields)
     return make_set(source, path, opened.datastore(), opened.training_text(), fields, progress)
@@ -61,9 +62,10 @@ def evaluate_set(
 ) -> Evaluation:
     """Score a run on an evaluation set.
 
-    The results tell how many of its documents were seen in training or can be retrieved.
+    The results say how many of its documents were seen in training or can be retrieved.
     """
     path = opened.evaluation_path(found.name)
+    # Kept with the results, so that a score is never read without them.
     facts = {"seen": dataclasses.asdict(found.seen)}
     return evaluate(opened.model, opened.run.fingerprint, found.neighbours, path, config, progress, facts)
 
@@ -75,9 +77,10 @@ def evaluate_task(
     source: str = "",
     progress: Progress = no_progress,
 ) -> TaskResult:
-    """Score a run on a task with prompts and targets, with neighbours from the live datastore."""
+    """Score a run on a task with prompts and targets, with neighbours from the live
+    datastore."""
     source = source_of(task, source)
-    # LAMBADA on LAMBADA needs its name once; a task on other data is told apart by them.
+    # A task on its own data is named once (lambada); on other data, the data's name is added.
     own = name_of(source) == task
     return tasks.evaluate_task(
         task,
@@ -94,7 +97,7 @@ def evaluate_task(
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """A finished evaluation beside the documents and neighbours that it scored."""
+    """A finished evaluation, with the documents and neighbours that it scored."""
 
     evaluation: Evaluation
     neighbours: Neighbours
@@ -103,9 +106,9 @@ class Evaluated:
 def open_evaluation(
     opened: OpenRun, split: str = "test", source: str = "", fields: FieldMap | None = None
 ) -> Evaluated:
-    """The finished evaluation of a run on a split, or on a source.
+    """Open the finished evaluation of a run on a split, or on a source.
 
-    It must be of the run's weights. Its neighbours are those that it was made with.
+    It must belong to the run's current weights. Its neighbours are those that it was made with.
     """
     documents = opened.set_path(source, fields).name if source else split
     path = opened.evaluation_path(documents)
@@ -115,7 +118,8 @@ def open_evaluation(
             f"{path} does not exist; expected the evaluation of {opened.name!r} on {documents}; "
             f"run: {command}"
         )
-    # Looked for before the run: whoever has none is told to evaluate, which says what else is missing.
+    # Before the run is opened: a user without an evaluation is told to evaluate, and that
+    # command says what else is missing.
     evaluation = Evaluation.open(path)
     neighbours = _evaluated_neighbours(opened, path, split, source, fields)
     evaluation.expect(opened.run.fingerprint, neighbours, command)
@@ -125,8 +129,9 @@ def open_evaluation(
 def _evaluated_neighbours(
     opened: OpenRun, path: Path, split: str, source: str, fields: FieldMap | None
 ) -> Neighbours:
-    """The neighbours that an evaluation was made with, whatever was added to the datastore since."""
+    """The neighbours that an evaluation used, whatever was added to the datastore since."""
     if source:
+        # If none are pinned, today's are used; the caller checks that they are the same.
         today = evaluation_set(opened, source, fields).neighbours
         return open_pinned(path / NEIGHBOURS, today.store, today.datastore) or today
     pinned = open_pinned(path / NEIGHBOURS, opened.store(split), opened.datastore())
@@ -134,11 +139,12 @@ def _evaluated_neighbours(
 
 
 def _command(opened: OpenRun, split: str, source: str) -> str:
-    """What makes an evaluation, with the paths that were given."""
+    """The command that makes an evaluation, with the user's own paths."""
     words = ["retro evaluate"]
     if opened.work is None:
         words += [str(opened.path)]
     else:
+        # A run of the workspace goes by its name, any other by its path.
         inside = opened.path.parent == opened.work.path / "runs"
         words += [str(opened.work.path), opened.name if inside else str(opened.path)]
     words += [f"--on {source}" if source else f"--split {split}"]
@@ -150,14 +156,14 @@ def _command(opened: OpenRun, split: str, source: str) -> str:
 
 
 def document_gains(found: Evaluated, num_neighbours: int = 2) -> list[DocumentGain]:
-    """What retrieval saved on every document of an evaluation, the largest gain first."""
+    """What retrieval saved on each document of an evaluation, largest gain first."""
     return gains_of(found.evaluation, found.neighbours.store, num_neighbours)
 
 
 def inspect(
     opened: OpenRun, found: Evaluated, num_neighbours: int = 2, document: str = ""
 ) -> InspectedDocument:
-    """A document of an evaluation, by its id, or that with the largest gain.
+    """Inspect a document of an evaluation: by its id, or the one with the largest gain.
 
     It is scored with the evaluation's windows.
     """
@@ -177,9 +183,9 @@ def knn_lm(
     tune_on: str = "valid",
     progress: Progress = no_progress,
 ) -> KnnEvaluation:
-    """A run, usually a baseline, as kNN-LM over the training tokens and with a continuous cache.
+    """Score a run, usually a baseline, as kNN-LM over the training tokens and with a cache.
 
-    Both are tuned on another split than the one that is reported.
+    Both are tuned on another split than the one reported.
     """
     model = opened.model  # before the stores: a run that is not there is what a user should hear of first
     memory, tuned_on, reported = opened.store("train"), opened.store(tune_on), opened.store(split)

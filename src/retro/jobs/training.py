@@ -1,7 +1,8 @@
-"""How a run of a workspace is trained: RETRO or its baseline from scratch, or retrieval added to a baseline.
+"""Training a run of a workspace: RETRO or baseline from scratch, or RETROfit of a baseline.
 
-What is trained, on which batches, with which neighbours and under which checks stands here; the steps are
-`training.loop`'s. Fine-tuning on questions is `questions.finetuning`'s, which begins with the same `base_of`.
+This module decides what is trained, on which batches, with which neighbours and under which
+checks; `training.loop` does the steps. Fine-tuning on questions is in `questions.finetuning`,
+which starts from the same `base_of`.
 """
 
 import dataclasses
@@ -38,9 +39,9 @@ def train_run(
     config: TrainingConfig,
     progress: Progress = no_progress,
 ) -> Artifact:
-    """Train a model called `name`; the vocabulary is the corpus's.
+    """Train a model as the run `name`, with the vocabulary of the corpus.
 
-    The weights' start depends on the seed alone.
+    The initial weights depend on the seed alone.
     """
     path = work.run_path(name)
     store = work.corpus().train
@@ -50,7 +51,7 @@ def train_run(
         pad_id=store.pad_id,
         end_id=store.end_id,
     )
-    # The weights are drawn below: whatever ran before in this process must not move them.
+    # The weights are drawn below, and must not depend on what ran before in this process.
     torch.manual_seed(config.seed)
     return _train(work, path, make_model(model_config), config, {}, progress)
 
@@ -63,7 +64,8 @@ def fit_run(
     config: TrainingConfig,
     progress: Progress = no_progress,
 ) -> Artifact:
-    """RETROfit a baseline, a run of this workspace or a run's folder; its weights stay as they are."""
+    """RETROfit a baseline: a run of this workspace, or a run's folder. Its
+    weights do not change."""
     path = work.run_path(name)
     model, run = base_of(work, baseline)
     torch.manual_seed(config.seed)  # for the new weights alone
@@ -72,14 +74,15 @@ def fit_run(
 
 
 def base_of(work: Workspace, name: str) -> tuple[TrainableModel, Run]:
-    """A model to go on from: a run of this workspace, or a folder from elsewhere with the same tokenizer."""
+    """A model to start from: a run of this workspace, or a run's folder with the
+    same tokenizer."""
     opened = open_run(work.path, name)
-    # A folder that holds no run at all is told by what it lacks, whether it was named by name or by path.
+    # If there is no such run, `Run` raises an error that says what the named folder lacks.
     run = opened.run if opened.path.exists() else Run(name)
     model = run.load()
     store = work.corpus().train
     vocab_size = store.artifact.counts["vocab_size"]
-    # A bare model, saved without a tokenizer, can only be told by the size of its vocabulary.
+    # A bare model, saved without a tokenizer, can only be checked by its vocabulary's size.
     known = run.trained_on.get("tokenizer", store.tokenizer_fingerprint)
     if model.facts.vocab_size != vocab_size or known != store.tokenizer_fingerprint:
         raise ArtifactError(
@@ -98,7 +101,7 @@ def _train(
     more_inputs: dict[str, str],
     progress: Progress,
 ) -> Artifact:
-    """Give a model its batches, and train it to the run at `path`."""
+    """Give a model its batches, and train it into the run at `path`."""
     corpus = work.corpus()
     num_neighbours = config.num_neighbours if model.facts.retrieves else 0
     neighbours = _neighbours(work, path, model) if num_neighbours else {}
@@ -115,19 +118,21 @@ def _train(
             mixture,
         )
 
-    # What the run is made of: with any other of these a begun training is refused, not continued.
+    # What the run is made of. If any of these differ, an unfinished training is
+    # refused, not continued.
     inputs = {
         "tokens": corpus.train.fingerprint,
         "tokenizer": corpus.train.tokenizer_fingerprint,
         **more_inputs,
     }
     if num_neighbours:
-        # A finished run is the run of the neighbours that it was trained with, whatever was added since.
+        # A finished run belongs to the neighbours it was trained with, whatever was added since.
         known = recorded_inputs(path).get("neighbours") if path.exists() else None
         inputs["neighbours"] = known or neighbours["train"].fingerprint
 
     def keep_neighbours(stage: Stage) -> None:
         for split, found in neighbours.items():
+            # Pinned ones come from this very stage, so there is nothing to copy.
             if not isinstance(found, PinnedNeighbours):
                 pin(found, _pinned_folder(stage.path, split))
 
@@ -149,13 +154,16 @@ def _train(
 
 
 def _neighbours(work: Workspace, path: Path, model: TrainableModel) -> dict[str, Neighbours]:
-    """Those of the splits that a training reads: a run that was begun goes on with those it began with."""
+    """The neighbours of the splits that training reads.
+
+    A run goes on with the neighbours it began with.
+    """
     found, expected = work.datastore().chunk_len, model.facts.chunk_len
     if found != expected:
         raise ConfigError(
             f"{work.datastore_path} has chunks of {found} tokens; expected the model's {expected}"
         )
-    # Training never looks at the test split, so that its neighbours may still be missing.
+    # Training never looks at the test split, so its neighbours may still be missing.
     splits = [split for split in work.corpus().stores() if split != "test"]
     begun = path.with_name(path.name + ".partial")
     neighbours: dict[str, Neighbours] = {}
@@ -171,7 +179,7 @@ def _pinned_folder(run: Path, split: str) -> Path:
 
 
 def _sampling(work: Workspace, config: TrainingConfig, num_neighbours: int) -> Sampling | None:
-    """What continues the config's prompt during training, if it asks for that.
+    """The function that continues the config's prompt during training, if it asks for that.
 
     A baseline samples without a datastore.
     """
@@ -195,5 +203,6 @@ def sizes_by_source(store: TokenStore) -> dict[str, Any]:
     for index, row in enumerate(store.documents):
         num_tokens = int(store.ends[index] - store.starts[index])
         counts = sizes.setdefault(row["source"], Counter())
+        # `Counter.update` adds.
         counts.update(documents=1, tokens=num_tokens, bytes=int(store.num_bytes[index]))
     return {source: dict(counts) for source, counts in sorted(sizes.items())}

@@ -1,5 +1,5 @@
-"""The model: Algorithm 1 of the paper. It knows tensors only, no tokenizer, no index, no file layout of a
-corpus.
+"""The model: Algorithm 1 of the paper. It knows only tensors: no tokenizer, no
+index, no corpus files.
 
 Words in the tensor signatures:
 
@@ -13,5 +13,5 @@ Words in the tensor signatures:
     heads, head_dim     head_dim · heads need not be d_model
     vocab       tokens the tokenizer knows
 
-Masks are true where something may be attended. Padding tokens are never attended, by anyone.
+Masks are true where attention is allowed. Nothing ever attends to padding.
 """

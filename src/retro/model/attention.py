@@ -1,4 +1,5 @@
-"""Multi-head attention with relative positions as in Transformer-XL, and the other two bricks of a block."""
+"""Multi-head attention with relative positions as in Transformer-XL, RMSNorm and
+feed-forward."""
 
 import math
 
@@ -9,13 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 CAUSAL_BLOCK = 128
-"""Queries of causal self-attention that are computed together; what lies beyond their end is never
-computed."""
+"""How many queries causal self-attention computes together. Keys after a block's end are
+skipped, which saves nearly half of the products of a long sequence."""
 
 
 def sinusoids(distances: Float[Tensor, " distance"], width: int) -> Float[Tensor, "distance width"]:
-    """The vector of sines and cosines of each distance, with the frequencies of the original transformer."""
+    """Sines and cosines of each distance, at the frequencies of the original transformer."""
     half = width // 2
+    # Frequencies fall geometrically from 1 to nearly 1/10,000.
     exponents = torch.arange(half, device=distances.device, dtype=distances.dtype) / half
     angles = distances[:, None] * (10_000.0**-exponents)[None, :]
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
@@ -24,20 +26,21 @@ def sinusoids(distances: Float[Tensor, " distance"], width: int) -> Float[Tensor
 def falling_distances(
     num_queries: int, num_keys: int, offset: int, like: Tensor
 ) -> Float[Tensor, " distance"]:
-    """All distances i − j + offset between queries i and keys j from 0 on, largest first, for `shift`."""
+    """All distances i − j + offset between queries i and keys j, largest first, as
+    `shift` expects them."""
     return torch.arange(num_queries - 1 + offset, offset - num_keys, -1, device=like.device, dtype=like.dtype)
 
 
 def shift(
     by_distance: Float[Tensor, "*batch query distance"], num_keys: int
 ) -> Float[Tensor, "*batch query key"]:
-    """Turn logits by falling distance into logits by key. The result is a view; nothing is copied."""
+    """Turn logits by falling distance into logits by key. The result is a view, not a copy."""
     *batch, num_queries, num_distances = by_distance.shape
     assert num_distances == num_queries + num_keys - 1
     by_distance = by_distance.contiguous()
-    # Query i's keys lie side by side from the distance column `queries − 1 − i` on: one column earlier for
-    # each
-    # query. A row stride of one column less than the row has makes just that step.
+    # Query i's keys are consecutive columns that start at column `num_queries − 1 − i`, so
+    # each row starts one column earlier than the row before. A row stride that is one short
+    # of the row's length takes exactly that step.
     return by_distance.as_strided(
         (*batch, num_queries, num_keys),
         (*by_distance.stride()[:-2], num_distances - 1, 1),
@@ -67,9 +70,10 @@ class FeedForward(nn.Module):
 
 
 class RelativeAttention(nn.Module):
-    """Transformer-XL attention: content logits plus logits of a learned map of the distance's sinusoids.
+    """Transformer-XL attention: the logits are a content term plus a positional term. The
+    positional term compares the query with a learned map of the distance's sinusoids.
 
-    It is not residual and does not normalise its input; the operators built on it do.
+    It has no residual connection and no norm; the operators built on it add both.
     """
 
     def __init__(
@@ -90,6 +94,8 @@ class RelativeAttention(nn.Module):
         self.key = nn.Linear(memory_width, inner, bias=False)
         self.value = nn.Linear(memory_width, inner, bias=False)
         self.out = nn.Linear(inner, width, bias=False)
+        # The biases are u and v of Transformer-XL: what every query asks for,
+        # whatever its token.
         self.content_bias = nn.Parameter(torch.zeros(num_heads, 1, head_dim))
         if positions:
             self.position = nn.Linear(width, inner, bias=False)
@@ -120,7 +126,7 @@ class RelativeAttention(nn.Module):
     def distance_keys(
         self, distances: Float[Tensor, " distance"]
     ) -> Float[Tensor, "heads distance head_dim"]:
-        """What queries are compared with for their positional logits."""
+        """The vectors that queries are compared with for their positional logits."""
         return self.split_heads(self.position(sinusoids(distances, self.width)))
 
     def distance_logits(
@@ -140,14 +146,16 @@ def masked_softmax(
 ) -> Float[Tensor, "*batch query key"]:
     """Softmax over the keys that the mask allows.
 
-    The weights of a query without any allowed key mean nothing. The logits are overwritten, which spares a
-    copy of the largest tensor of a step; no gradient needs them.
+    A query that may attend to nothing gets meaningless weights; callers discard them.
+    The logits are overwritten in place: that saves a copy of the step's largest
+    tensor, and no gradient needs them.
     """
     return logits.masked_fill_(~mask, torch.finfo(logits.dtype).min).softmax(dim=-1)
 
 
 class SelfAttention(nn.Module):
-    """The residual operator ATTN of the paper: causal in the decoder, bidirectional in the encoder."""
+    """The residual operator ATTN of the paper: causal in the decoder,
+    bidirectional in the encoder."""
 
     def __init__(self, width: int, num_heads: int, head_dim: int, causal: bool, dropout: float = 0.0) -> None:
         super().__init__()
@@ -158,22 +166,24 @@ class SelfAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch time width"], is_token: Bool[Tensor, "*batch time"]
     ) -> Float[Tensor, "*batch time width"]:
-        """`is_token` is false at padding, which nobody attends to."""
+        """`is_token` is false at padding, which nothing attends to."""
         attention, length = self.attention, x.shape[-2]
         normed = self.norm(x)
         query = attention.scale(attention.split_heads(attention.query(normed)))
         key = attention.split_heads(attention.key(normed))
         value = attention.split_heads(attention.value(normed))
+        # Once for all blocks; each takes a slice.
         distance_keys = attention.distance_keys(falling_distances(length, length, 0, like=x))
+        # One mask for all heads and queries.
         mask = is_token[..., None, None, :]
 
         outputs = []
         for start in range(0, length, CAUSAL_BLOCK if self.causal else length):
-            # A causal block of queries needs the keys up to its end only.
+            # A causal block of queries needs no keys after its own end.
             stop = min(start + CAUSAL_BLOCK, length) if self.causal else length
             rows = query[..., start:stop, :]
-            # Distances fall from length − 1 to 1 − length; the block's own run from stop − 1 to start −
-            # stop + 1.
+            # All distances fall from length − 1 to 1 − length. Those between this block and
+            # its keys run from stop − 1 down to start − stop + 1.
             distances = slice(length - stop, length + stop - start - 1)
             by_distance = attention.distance_logits(rows, distance_keys[:, distances])
             logits = attention.content_logits(rows, key[..., :stop, :]) + shift(by_distance, stop)
@@ -186,4 +196,5 @@ class SelfAttention(nn.Module):
     ) -> Bool[Tensor, "*batch 1 #query key"]:
         if not self.causal:
             return is_token
+        # Row r of the block is query start + r, which sees the keys up to itself.
         return is_token & torch.ones(stop - start, stop, dtype=torch.bool, device=is_token.device).tril(start)

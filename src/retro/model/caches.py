@@ -1,4 +1,4 @@
-"""What decoding remembers: the tokens read so far, and the neighbours that are being read."""
+"""What decoding remembers: the tokens read so far, and the neighbours now being read."""
 
 from collections.abc import Sequence
 
@@ -10,15 +10,15 @@ from retro.model.attention import RelativeAttention, falling_distances
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
 
 SMALLEST = 64
-"""Slots of a new cache."""
+"""The fewest slots that a cache is given."""
 
 
 class TokenCache:
-    """The past of a batch of sequences.
+    """Keys and values of the past tokens of a batch of sequences.
 
-    All sequences end at the same slot and a shorter one begins later, so that one slice of slots and one
-    row of distances serve the whole batch, whatever the lengths. With a `window` a token attends to that
-    many last tokens, itself among them; 0 is all.
+    All sequences end at the same slot, and shorter ones begin later. One slice of slots and
+    one row of distances therefore serve the whole batch, whatever the lengths. With a
+    `window`, a token attends to the last `window` tokens, itself included; 0 means all.
     """
 
     def __init__(
@@ -27,29 +27,32 @@ class TokenCache:
         self.attentions = attentions
         self.window = window
         self.lengths = [0] * batch
-        """Tokens of each sequence."""
+        """Number of tokens in each sequence."""
         self.end = 0
-        """The slot behind the newest token, the same for all sequences."""
+        """The slot after the newest token, the same for all sequences."""
         self.shifted = 0
-        """Slots that were given up in front, when the cache was moved."""
+        """Slots dropped at the front, in all the moves so far."""
         self.capacity = 0
         self.has_padding = False
         heads, head_dim = attentions[0].num_heads, attentions[0].head_dim
         self.keys = [like.new_zeros(batch, heads, 0, head_dim) for _ in attentions]
         self.values = [like.new_zeros(batch, heads, 0, head_dim) for _ in attentions]
         self.bias = like.new_zeros(batch, 0)
-        """Added to the logits: 0 at tokens, very negative at padding and before a sequence begins."""
+        """Added to the logits: 0 at tokens, very negative at padding and before a
+        sequence begins."""
+        # They depend on distances alone, so they are made once for each capacity.
         self.distance_keys: list[Tensor] = []
 
     @property
     def start(self) -> int:
         """The first slot that anyone attends to."""
         reach = max(self.lengths, default=0)
+        # The longest sequence begins first, so it decides for the batch.
         return max(0, self.end - (min(reach, self.window) if self.window else reach))
 
     @property
     def turn(self) -> int:
-        """Slots ever used: a clock that all sequences share."""
+        """Slots used since the start: a clock that all sequences share."""
         return self.end + self.shifted
 
     def append(self, is_token: Sequence[bool]) -> None:
@@ -62,13 +65,13 @@ class TokenCache:
         self.lengths = [length + 1 for length in self.lengths]
 
     def fill(self, lengths: Sequence[int], is_token: Bool[Tensor, "batch seq"]) -> None:
-        """Open the slots of whole prompts, padded at their ends, in an empty cache."""
+        """Open the slots of whole prompts, padded on the right, in an empty cache."""
         self._make_room(is_token.shape[1])
         self.end = is_token.shape[1]
         self.lengths = list(lengths)
         for row, length in enumerate(lengths):
-            # Prompts are padded at their ends, slots are filled up to the end: the row turns until both
-            # agree.
+            # Prompts are padded on the right, but slots are padded on the left: rolling the
+            # row moves its padding from one side to the other.
             self.bias[row, : self.end] = mask_bias(is_token[row].roll(self.end - length), self.bias)
         self._look_for_padding()
 
@@ -78,22 +81,25 @@ class TokenCache:
         key: Float[Tensor, "batch heads seq head_dim"],
         value: Float[Tensor, "batch heads seq head_dim"],
     ) -> None:
-        """Keep what prompts that were padded at their ends have in one layer."""
+        """Keep one layer's keys and values of prompts that are padded on the right."""
         for row, length in enumerate(self.lengths):
             slots = slice(self.end - length, self.end)
             self.keys[layer][row, :, slots] = key[row, :, :length]
             self.values[layer][row, :, slots] = value[row, :, :length]
 
     def attend(self, layer: int, normed: Float[Tensor, "batch width"]) -> Float[Tensor, "batch width"]:
-        """What the newest token of each sequence reads in one layer; its own key and value are kept."""
+        """One layer's self-attention for the newest token of each sequence,
+        whose key and value it keeps."""
         attention, batch = self.attentions[layer], len(normed)
         seen = slice(self.start, self.end)
         keys, values = self.keys[layer], self.values[layer]
         shape = (batch, attention.num_heads, attention.head_dim)
+        # Written before the keys are read: a token attends to itself, too.
         keys[:, :, self.end - 1] = attention.key(normed).view(shape)
         values[:, :, self.end - 1] = attention.value(normed).view(shape)
         query = attention.scale(attention.query(normed)).view(shape)
-        # The distances are the same for all sequences: the batch takes the place of the queries.
+        # There is one query a sequence, and all see the same distances. With the batch in the
+        # place of the queries, one product of matrices serves them all.
         distances = self.distance_keys[layer][:, self.start - self.end :]
         positional = attention.distance_logits(query.transpose(0, 1), distances)
         if self.has_padding:
@@ -104,7 +110,7 @@ class TokenCache:
         return read
 
     def select(self, rows: Sequence[int]) -> None:
-        """Go on with these sequences only; one that is named twice goes on twice."""
+        """Keep only these sequences; one that is named twice is duplicated."""
         index = torch.tensor(rows, dtype=torch.long, device=self.bias.device)
         self.lengths = [self.lengths[row] for row in rows]
         self.keys = [tensor[index] for tensor in self.keys]
@@ -116,10 +122,14 @@ class TokenCache:
         self.has_padding = bool((self.bias[:, self.start : self.end] < 0).any())
 
     def _make_room(self, extra: int) -> None:
-        """Move what is still attended to the front of a cache with room for as much again."""
+        """Move the slots still in use to the front of a cache twice their size.
+
+        Doubling makes the cost of moving constant per token.
+        """
         if self.end + extra <= self.capacity:
             return
         start, live = self.start, self.end - self.start
+        # With a window, `live` stays bounded, and so does the capacity.
         capacity = max(SMALLEST, 2 * (live + extra))
         self.keys = [_moved(tensor, start, self.end, capacity) for tensor in self.keys]
         self.values = [_moved(tensor, start, self.end, capacity) for tensor in self.values]
@@ -127,6 +137,7 @@ class TokenCache:
         self.end = live
         self.shifted += start
         if capacity != self.capacity:
+            # From capacity − 1 down to 0: the last n of them belong to the last n slots.
             distances = falling_distances(1, capacity, capacity - 1, like=self.bias)
             self.distance_keys = [attention.distance_keys(distances) for attention in self.attentions]
             self.capacity = capacity
@@ -135,8 +146,8 @@ class TokenCache:
 class NeighbourCache:
     """Keys and values of the encoded neighbours that each sequence reads now.
 
-    They are computed once for all tokens that read them. `recent` holds the last m activations at layer
-    min(P) after self-attention, H_u in the paper, slot by slot in a ring.
+    They are computed once a chunk and read by m tokens. `recent` is a ring of
+    the last m activations after self-attention at layer min(P), H_u in the paper.
     """
 
     def __init__(
@@ -156,7 +167,8 @@ class NeighbourCache:
         self.keys = [like.new_zeros(batch, first.num_heads, 0, first.head_dim) for _ in operators]
         self.values = [like.new_zeros(batch, first.num_heads, 0, first.head_dim) for _ in operators]
         self.is_token = torch.zeros(batch, 0, self.retrieved_len, dtype=torch.bool, device=like.device)
-        # All distances that occur: from any place of a chunk to any place of what is read of a neighbour.
+        # Every distance that occurs, from any place in a chunk to any place of [N,
+        # F] that is read.
         offset = chunk_len - 1 - operators[0].first_place
         distances = falling_distances(chunk_len, retrieved_len, offset, like)
         self.distance_keys = [
@@ -174,8 +186,9 @@ class NeighbourCache:
     def chunks(
         self, turn: int, rows: Sequence[int]
     ) -> tuple[Float[Tensor, "rows m d_model"], Bool[Tensor, "rows m"]]:
-        """The activations of the chunks that these sequences complete now, and which of them are tokens."""
-        # In a ring of m slots the oldest lies behind the newest.
+        """The activations of the chunks that these sequences just completed, and
+        which are tokens."""
+        # In a ring of m slots the oldest follows the newest.
         order = torch.arange(turn + 1, turn + 1 + self.chunk_len, device=self.recent.device) % self.chunk_len
         return self.recent[list(rows)][:, order], self.recent_is_token[list(rows)][:, order]
 
@@ -185,11 +198,13 @@ class NeighbourCache:
         encoded: Float[Tensor, "rows neighbour retrieved d_encoder"],
         is_token: Bool[Tensor, "rows neighbour retrieved"],
     ) -> None:
-        """The encoded neighbours that these sequences read from now on."""
+        """Keep the encoded neighbours that these sequences read from now on."""
         k, index = encoded.shape[1], torch.tensor(rows, device=encoded.device)
         self._widen(k)
+        # A sequence with fewer neighbours than last time must not see the old ones behind them.
         self.is_token[index] = False
         self.is_token[index, :k] = is_token
+        # All neighbours of a chunk lie in one softmax, so they become one row of keys.
         memory = encoded.flatten(1, 2)
         for operator, keys, values in zip(self.operators, self.keys, self.values, strict=True):
             attention = operator.attention
@@ -204,14 +219,16 @@ class NeighbourCache:
             self._refresh()
 
     def place(self, positions: Sequence[int]) -> None:
-        """Tell each sequence's newest position; its place in the chunk gives its distances to the
-        retrieved."""
+        """Set each sequence's newest position, from which its distances to the
+        retrieved tokens follow."""
+        # The attending rows of CCA begin at a chunk's last token, hence position + 1. The
+        # distances fall, so a later place in the row starts earlier in them.
         self.firsts = [self.chunk_len - 1 - (position + 1) % self.chunk_len for position in positions]
 
     def attend(
         self, operator: ChunkedCrossAttention, x: Float[Tensor, "batch width"]
     ) -> Float[Tensor, "batch width"]:
-        """What the newest token of each sequence reads through an operator; nothing without a neighbour."""
+        """CCA for the newest token of each sequence; exactly zero for one without neighbours."""
         number, attention, batch = self.operators.index(operator), operator.attention, len(x)
         shape = (batch, attention.num_heads, attention.head_dim)
         query = attention.scale(attention.query(operator.norm(x))).view(shape)
@@ -220,25 +237,29 @@ class NeighbourCache:
             by_neighbour = logits.view(batch, attention.num_heads, -1, self.retrieved_len)
             logits = (by_neighbour + self._positional(number, query).unsqueeze(2)).view(logits.shape)
         read: Tensor = attention.out((logits.softmax(-1) @ self.values[number]).view(batch, -1))
+        # A softmax over masked keys alone is not zero, so such rows are zeroed here.
         return read if self.present_rows == batch else read * self.present
 
     def _positional(
         self, number: int, query: Float[Tensor, "batch heads head_dim"]
     ) -> Float[Tensor, "batch heads retrieved"]:
-        """Logits by position in [N, F], the same for every neighbour of a sequence."""
+        """Positional logits for each place of [N, F], the same for every
+        neighbour of a sequence."""
         attention, keys = self.operators[number].attention, self.distance_keys[number]
         assert keys is not None
         if len(set(self.firsts)) == 1:
-            # All sequences are at the same place of their chunks: one slice of the distances serves them all.
+            # All sequences are at the same place in their chunks: one slice of
+            # distances serves all.
             keys = keys[:, self.firsts[0] : self.firsts[0] + self.retrieved_len]
             return attention.distance_logits(query.transpose(0, 1), keys).transpose(0, 1)
+        # Otherwise compute all distances, and gather each sequence's own window of them.
         firsts = torch.tensor(self.firsts, device=query.device)[:, None, None]
         windows = firsts + torch.arange(self.retrieved_len, device=query.device)
         by_distance = attention.distance_logits(query.transpose(0, 1), keys).transpose(0, 1)
         return by_distance.gather(-1, windows.expand(-1, attention.num_heads, -1))
 
     def select(self, rows: Sequence[int]) -> None:
-        """Go on with these sequences only; one that is named twice goes on twice."""
+        """Keep only these sequences; one that is named twice is duplicated."""
         index = torch.tensor(rows, dtype=torch.long, device=self.recent.device)
         self.recent = self.recent[index]
         self.recent_is_token = self.recent_is_token[index]
@@ -248,21 +269,27 @@ class NeighbourCache:
         self._refresh()
 
     def _widen(self, k: int) -> None:
-        """Room for k neighbours of each sequence; the new places are masked."""
+        """Make room for k neighbours in each sequence; the new places are masked."""
         missing = k - self.is_token.shape[1]
         if missing > 0:
             pad = torch.nn.functional.pad
+            # `pad` lists the last axis first: nothing there, `missing` at the end
+            # of the one before.
             self.is_token = pad(self.is_token, (0, 0, 0, missing))
             width = (0, 0, 0, missing * self.retrieved_len)
             self.keys = [pad(tensor, width) for tensor in self.keys]
             self.values = [pad(tensor, width) for tensor in self.values]
 
     def _refresh(self) -> None:
-        """What stays until the next chunk: who reads at all, and the part of the logits that no query
-        changes."""
+        """Compute what stays the same until the next chunk.
+
+        That is which sequences read at all, and the part of the logits that
+        does not depend on the query.
+        """
         flat = self.is_token.flatten(1)
         mask = mask_bias(flat, self.recent)[:, None, None]
-        # (query + bias) · key = query · key + bias · key: the second term is the same for every query.
+        # (query + bias) · key = query · key + bias · key: the second term is the same
+        # for every query.
         self.bias = [
             operator.attention.content_bias @ keys.transpose(-1, -2) + mask
             for operator, keys in zip(self.operators, self.keys, strict=True)
@@ -273,9 +300,9 @@ class NeighbourCache:
 
 
 def mask_bias(is_token: Bool[Tensor, "*batch"], like: Tensor) -> Float[Tensor, "*batch"]:
-    """What is added to logits so that only tokens are attended.
+    """The number to add to logits so that only tokens are attended to.
 
-    It is finite, so that even a row without any token stays a number.
+    It is finite, so that a row without any token gives numbers rather than NaN.
     """
     very_negative = torch.finfo(like.dtype).min / 2
     return like.new_zeros(is_token.shape).masked_fill_(~is_token.to(like.device), very_negative)
@@ -284,9 +311,9 @@ def mask_bias(is_token: Bool[Tensor, "*batch"], like: Tensor) -> Float[Tensor, "
 def _moved(
     tensor: Float[Tensor, "*batch old width"], start: int, stop: int, capacity: int
 ) -> Float[Tensor, "*batch new width"]:
-    """Slots `start` to `stop` at the front of a tensor with more of them.
+    """Slots `start` to `stop`, copied to the front of a tensor with `capacity` slots.
 
-    Behind them are zeros, as even masked values are multiplied.
+    The rest is zero: masked values are still multiplied, and 0 · NaN would be NaN.
     """
     moved = tensor.new_zeros(*tensor.shape[:-2], capacity, tensor.shape[-1])
     moved[..., : stop - start, :] = tensor[..., start:stop, :]

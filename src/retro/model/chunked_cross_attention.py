@@ -1,4 +1,4 @@
-"""Chunked cross-attention: how a sequence reads the neighbours of the chunk before, without looking ahead."""
+"""Chunked cross-attention: a sequence reads its neighbours without looking ahead."""
 
 from einops import rearrange
 from jaxtyping import Bool, Float
@@ -11,9 +11,10 @@ from retro.model.attention import RelativeAttention, RMSNorm, falling_distances,
 class ChunkedCrossAttention(nn.Module):
     """The residual operator CCA of the paper.
 
-    The last token of chunk u and the first m − 1 tokens of chunk u + 1 attend to the encoded neighbours of
-    chunk u, over time and over neighbours at once. It is causal because chunk u is complete at its last
-    token. Positions without any real neighbour, the first m − 1 among them, get exactly nothing.
+    The last token of chunk u and the first m − 1 tokens of chunk u + 1 attend to the encoded
+    neighbours of chunk u, over time and neighbours in one softmax. This is causal: chunk u
+    is complete at its last token. Positions without a real neighbour, which include the
+    first m − 1, get exactly zero.
     """
 
     def __init__(
@@ -27,8 +28,8 @@ class ChunkedCrossAttention(nn.Module):
         positions: bool = True,
         dropout: float = 0.0,
     ) -> None:
-        """`first_place` is where in [N, F] what is read begins: at the continuation where that alone is
-        read."""
+        """`first_place` is the first place of [N, F] that is read; m if only the
+        continuation is."""
         super().__init__()
         self.chunk_len = chunk_len
         self.first_place = first_place
@@ -48,9 +49,8 @@ class ChunkedCrossAttention(nn.Module):
             return x
         attention = self.attention
 
-        # From the last token of the first chunk on, in rows of m: row u holds the positions that read chunk
-        # u's
-        # neighbours. The last row is filled up.
+        # Drop the first m − 1 positions and cut the rest into rows of m: row u then holds
+        # exactly the positions that read chunk u's neighbours. The last row is padded.
         attending = F.pad(self.norm(x[:, m - 1 :]), (0, 0, 0, num_chunks * m - (seq_len - m + 1)))
         attending = rearrange(attending, "batch (chunk m) d -> batch chunk m d", chunk=num_chunks)
         query = attention.scale(attention.split_heads(attention.query(attending)))
@@ -64,7 +64,8 @@ class ChunkedCrossAttention(nn.Module):
 
         logits = attention.content_logits(query, key)
         if attention.has_positions:
-            # d(i, i') = i − i' + m − 1, the same for every neighbour.
+            # d(i, i') = i − i' + m − 1, the same for every neighbour, so it is
+            # computed once for all.
             distances = falling_distances(m, retrieved_len, m - 1 - self.first_place, like=x)
             positional = shift(
                 attention.distance_logits(query, attention.distance_keys(distances)), retrieved_len
@@ -73,9 +74,11 @@ class ChunkedCrossAttention(nn.Module):
                 logits.unflatten(-1, (num_neighbours, retrieved_len)) + positional.unsqueeze(-2)
             ).flatten(-2)
         mask = rearrange(is_token, "batch chunk neighbour retrieved -> batch chunk 1 1 (neighbour retrieved)")
-        # All neighbours of a chunk lie in one softmax; a chunk without any gets exactly nothing.
+        # All neighbours of a chunk share one softmax. Over masked keys alone it would be
+        # uniform, so a chunk without neighbours is set to zero.
         output = attention.merge_heads(masked_softmax(logits, mask) @ value)
         output = output * mask.any(-1).squeeze(2)[..., None]
 
+        # Back to positions: drop the padding, and put the first m − 1 back as zeros.
         output = rearrange(output, "batch chunk m d -> batch (chunk m) d")[:, : seq_len - m + 1]
         return x + F.pad(output, (0, 0, m - 1, 0))

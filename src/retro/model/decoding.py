@@ -1,8 +1,9 @@
-"""Incremental decoding: one token a step, equal to the full forward.
+"""Incremental decoding: one token a step, with the same results as the full forward pass.
 
-A prompt is read in one pass, through the same operators as in training. After it a token costs one row of
-each product; when it completes a chunk, the encoder reads that chunk's neighbours and nothing else. Both
-ways run the model's own loop over its layers, each with a reading of its own.
+A prompt is read in one pass, through the same operators as in training. After that, a
+token costs one row of each matrix product. Only a token that completes a chunk runs the
+encoder, and only on that chunk's neighbours. Both run the model's own loop over its
+layers, each with its own `Reading`.
 """
 
 from collections.abc import Sequence
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 class RetroDecoding:
     """A batch of sequences in progress, each on its own chunk grid.
 
-    The last token of a chunk already reads the chunk's own neighbours. So the neighbours must be there when
-    that token is fed: `completing` names the sequences whose next token is such a one. With a `window`
-    self-attention sees that many last tokens only, which is an approximation once a sequence is longer; the
-    prompt itself is read whole.
+    The last token of a chunk already reads that chunk's neighbours, so they must be fed with
+    it: `completing` names the sequences whose next token completes a chunk. With a `window`,
+    self-attention sees only the last `window` tokens, an approximation once a sequence is
+    longer; the prompt itself is read whole.
     """
 
     def __init__(self, model: "Retro", window: int = 0) -> None:
@@ -55,8 +56,8 @@ class RetroDecoding:
     ) -> Float[Tensor, "batch vocab"]:
         """Begin with these prompts, and return the logits of the token after each.
 
-        Those of an empty prompt mean nothing. `neighbours` has as many chunks as the longest prompt; what
-        lies beyond the complete chunks of a shorter one is not read.
+        The logits of an empty prompt are meaningless. `neighbours` has as many chunks as the
+        longest prompt; in a shorter one, those beyond its complete chunks are not read.
         """
         model, device = self.model, self.model.device
         self._begin(len(prompts))
@@ -70,7 +71,7 @@ class RetroDecoding:
             return torch.zeros(len(prompts), model.config.vocab_size, device=device)
         reading = _Prompts(self, tokens != pad, retrieved)
         x = model.run_layers(embed(model.embedding, tokens), reading)
-        # Prompts are padded at their ends, so each one's last token stands at its own place.
+        # Prompts are padded on the right, so the last token of each is at its own position.
         last = x[torch.arange(len(prompts), device=device), torch.tensor(lengths, device=device) - 1]
         return model.read_out(model.norm(last))
 
@@ -83,8 +84,8 @@ class RetroDecoding:
     ) -> Float[Tensor, "batch vocab"]:
         """Feed the next token of every sequence, and return the logits of the one after.
 
-        `neighbours` are those of the sequences in `completing`, in that order; without them these chunks
-        have none.
+        `neighbours` belong to the sequences in `completing`, in that order; if None, the
+        chunks just completed have none.
         """
         model, completing = self.model, self.completing
         retrieved = self._check_step(tokens, completing, neighbours, neighbour_mask)
@@ -96,7 +97,7 @@ class RetroDecoding:
 
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
-        """Go on with these sequences only; one that is named twice goes on twice."""
+        """Keep only these sequences; one that is named twice is duplicated."""
         self.tokens.select(rows)
         if self.neighbours is not None:
             self.neighbours.select(rows)
@@ -120,6 +121,7 @@ class RetroDecoding:
             raise DataError(f"{len(tokens)} tokens were fed to {self.batch} sequences; expected one each")
         if neighbours is None or neighbours.numel() == 0:
             return None
+        # By hand, as neighbours of one chunk would broadcast over several.
         expected = (len(completing), self.model.config.retrieved_len)
         if self.neighbours is not None and (len(neighbours), neighbours.shape[2]) != expected:
             raise DataError(
@@ -130,7 +132,8 @@ class RetroDecoding:
 
 
 class _Prompts(WholeSequences):
-    """Whole prompts, as in training, which leave keys, values and activations in the caches."""
+    """Reads whole prompts, as in training, and leaves keys, values and activations in the
+    caches."""
 
     def __init__(
         self, decoding: RetroDecoding, is_token: Tensor, retrieved: tuple[Tensor, Tensor] | None
@@ -141,8 +144,8 @@ class _Prompts(WholeSequences):
         self.observed = False
 
     def attend(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
-        # The full path keeps its own way of attending; making keys and values once more costs little, once
-        # a prompt.
+        # Keys and values are computed here a second time. That is cheap, as it happens once a
+        # prompt, and it leaves the full path untouched.
         attention, normed = layer.self_attention.attention, layer.self_attention.norm(x)
         key, value = (
             attention.split_heads(attention.key(normed)),
@@ -155,6 +158,7 @@ class _Prompts(WholeSequences):
         if not self.observed:
             self._observe(x)
             self.observed = True
+        # The parent class encodes once, at layer min(P); its encoding is kept right after.
         was_encoded = self.encoded is not None
         read = super().read_neighbours(index, layer, x)
         if self.encoded is not None and not was_encoded:
@@ -162,22 +166,25 @@ class _Prompts(WholeSequences):
         return read
 
     def _observe(self, x: Tensor) -> None:
-        """Keep the last activations of every prompt as if they had come one by one."""
+        """Keep the last activations of every prompt, as if its tokens had come one by one."""
         assert self.neighbours is not None
         m, turn = self.model.config.chunk_len, self.tokens.turn
         for row, length in enumerate(self.tokens.lengths):
             kept = min(m, length)
-            # The ring is written by turns, which all sequences share: the newest token's is `turn` − 1.
+            # The ring is indexed by the turn, which all sequences share. The
+            # newest token's turn is `turn` − 1.
             ring = torch.arange(turn - kept, turn, device=x.device) % m
             self.neighbours.recent[row, ring] = x[row, length - kept : length]
             self.neighbours.recent_is_token[row, ring] = self.is_token[row, length - kept : length]
 
     def _store_last(self) -> None:
-        """Of every prompt with a complete chunk, keep the neighbours that the next tokens read."""
+        """Keep the neighbours that the next tokens read, for every prompt with a
+        complete chunk."""
         assert self.neighbours is not None
         assert self.encoded is not None
         assert self.retrieved is not None
         m = self.model.config.chunk_len
+        # The last complete chunk of each prompt, −1 if there is none.
         last = {row: length // m - 1 for row, length in enumerate(self.tokens.lengths)}
         rows = [row for row, chunk in last.items() if chunk >= 0]
         chunks = [last[row] for row in rows]
@@ -185,7 +192,7 @@ class _Prompts(WholeSequences):
 
 
 class _NewestTokens:
-    """The newest token of every sequence, against the caches."""
+    """Reads the newest token of every sequence, with the past from the caches."""
 
     def __init__(
         self,
@@ -216,16 +223,19 @@ class _NewestTokens:
         return x + self.neighbours.attend(layer.cross_attention, x)
 
     def _observe(self, x: Tensor) -> None:
-        """At layer min(P): keep the activations, and read the neighbours of the chunks that are complete
-        now."""
+        """At layer min(P), keep the activations and encode the neighbours of chunks
+        just completed."""
         assert self.neighbours is not None
         turn = self.tokens.turn - 1
         self.neighbours.observe(turn, x, self.is_token)
         if self.retrieved is not None:
             chunks, chunk_is_token = self.neighbours.chunks(turn, self.completing)
+            # One chunk a sequence, hence the axis of length 1.
             values, mask = self.retrieved
             encoded = self.model.encode(values[:, None], mask[:, None], chunks, chunk_is_token)
             self.neighbours.store(self.completing, encoded[:, 0], mask)
+        # A chunk without neighbours must not go on reading those of the chunk before.
         elif self.completing:
             self.neighbours.clear(self.completing)
+        # Set once a token, here, as every later CCA layer uses the same places.
         self.neighbours.place([length - 1 for length in self.tokens.lengths])

@@ -1,4 +1,5 @@
-"""The encoder of the retrieved neighbours: bidirectional, conditioned on the chunk that retrieved them."""
+"""The encoder of the retrieved neighbours: bidirectional, conditioned on the chunk that
+retrieved them."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -20,7 +21,8 @@ from retro.model.attention import (
 
 
 class EncoderCrossAttention(nn.Module):
-    """The residual operator CA of the encoder: a neighbour attends to the chunk that retrieved it."""
+    """The residual operator CA of the encoder: a neighbour attends to the chunk
+    that retrieved it."""
 
     def __init__(
         self,
@@ -44,7 +46,8 @@ class EncoderCrossAttention(nn.Module):
     ) -> Float[Tensor, "batch chunk neighbour retrieved d_encoder"]:
         attention, m = self.attention, chunks.shape[-2]
         num_neighbours, retrieved_len = x.shape[2:4]
-        # All neighbours of a chunk ask the same memory, so that they are one long row of queries.
+        # All neighbours of a chunk attend to the same chunk, so they form one
+        # long row of queries.
         rows = rearrange(
             self.norm(x), "batch chunk neighbour retrieved d -> batch chunk (neighbour retrieved) d"
         )
@@ -53,7 +56,7 @@ class EncoderCrossAttention(nn.Module):
         value = attention.split_heads(attention.value(chunks))
         logits = attention.content_logits(query, key)
         if attention.has_positions:
-            # d_enc(i', i) = i' − i, the same for every neighbour.
+            # d_enc(i', i) = i' − i, the same for every neighbour, so each is shifted on its own.
             distances = falling_distances(retrieved_len, m, self.first_place, like=x)
             by_distance = attention.distance_logits(query, attention.distance_keys(distances))
             positional = shift(by_distance.unflatten(-2, (num_neighbours, retrieved_len)), m)
@@ -63,7 +66,8 @@ class EncoderCrossAttention(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention within a neighbour, attention to the chunk where the layer has it, and feed-forward."""
+    """Self-attention within a neighbour, attention to the chunk if the layer has
+    it, feed-forward."""
 
     def __init__(
         self, config: EncoderConfig, decoder_width: int, conditioned: bool, positions: bool, first_place: int
@@ -85,6 +89,7 @@ class Encoder(nn.Module):
         self, config: EncoderConfig, decoder_width: int, positions: bool = True, first_place: int = 0
     ) -> None:
         super().__init__()
+        # Layers are numbered from 1, as in the paper's P_enc.
         layers = nn.ModuleList(
             EncoderLayer(
                 config, decoder_width, number in config.cross_attention_layers, positions, first_place
@@ -92,6 +97,8 @@ class Encoder(nn.Module):
             for number in range(1, config.num_layers + 1)
         )
         self.layers = cast(Sequence[EncoderLayer], layers)
+        # The decoder's residual stream is not normalised; one norm serves all
+        # layers that read it.
         self.condition_norm = RMSNorm(decoder_width) if config.cross_attention_layers else None
         self.norm = RMSNorm(config.d_model)
 
@@ -102,7 +109,9 @@ class Encoder(nn.Module):
         chunks: Float[Tensor, "batch chunk m d_model"],
         chunk_is_token: Bool[Tensor, "batch chunk m"],
     ) -> Float[Tensor, "batch chunk neighbour retrieved d_encoder"]:
-        """Encode the embedded neighbours `x`; `chunks` are the activations of what retrieved them."""
+        """Encode the embedded neighbours `x`; `chunks` are the activations of the
+        chunks that retrieved them."""
+        # Normalised once, not in every layer that reads it.
         if self.condition_norm is not None:
             chunks = self.condition_norm(chunks)
         for layer in self.layers:

@@ -1,4 +1,4 @@
-"""A decoder layer, and how the layers read the past and the neighbours of whole sequences."""
+"""A decoder layer, and how layers read the past and the neighbours of whole sequences."""
 
 import math
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, cross-attention to neighbours where the layer has it, and the feed-forward operator."""
+    """Self-attention, cross-attention to neighbours if the layer has it, and feed-forward."""
 
     def __init__(self, config: ModelConfig, retrieval: RetrievalConfig | None) -> None:
         super().__init__()
         self.self_attention = SelfAttention(
             config.d_model, config.num_heads, config.head_dim, causal=True, dropout=config.dropout
         )
+        # Only the layers in P have it.
         self.cross_attention: ChunkedCrossAttention | None = None
         if retrieval is not None:
             self.cross_attention = ChunkedCrossAttention(
@@ -39,14 +40,15 @@ class DecoderLayer(nn.Module):
 
 @runtime_checkable
 class Reading(Protocol):
-    """How a layer reads the past and the neighbours: of whole sequences at once, or one token at a time."""
+    """How a layer reads the past and the neighbours: whole sequences at once, or
+    token by token."""
 
     def attend(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
         """ATTN of the layer with this index, residual."""
         ...
 
     def read_neighbours(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
-        """CCA of a layer that has it, residual; nothing changes where there are no neighbours."""
+        """CCA of a layer that has it, residual; without neighbours `x` is unchanged."""
         ...
 
 
@@ -54,7 +56,7 @@ class WholeSequences:
     """Whole sequences at once, as in training and scoring."""
 
     def __init__(self, model: "Retro", is_token: Tensor, retrieved: tuple[Tensor, Tensor] | None) -> None:
-        """`retrieved` are the neighbours that are read, and which of their tokens are real."""
+        """`retrieved` holds the neighbours to read, and which of their tokens are real."""
         self.model = model
         self.is_token = is_token
         self.retrieved = retrieved
@@ -65,12 +67,13 @@ class WholeSequences:
         return attended
 
     def read_neighbours(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
+        # RETRO[OFF]: cross-attention is skipped, and the layer is a plain one.
         if self.retrieved is None:
             return x
         neighbours, is_neighbour_token = self.retrieved
         if self.encoded is None:
-            # At layer min(P): the encoder is conditioned on the activations after this layer's
-            # self-attention.
+            # Only at layer min(P): the encoder is conditioned on the activations after this
+            # layer's self-attention, and later layers read the same encoding.
             self.encoded = self.model.encode(neighbours, is_neighbour_token, x, self.is_token)
         assert layer.cross_attention is not None
         read: Tensor = layer.cross_attention(x, self.encoded, is_neighbour_token)
@@ -78,6 +81,10 @@ class WholeSequences:
 
 
 def embed(table: nn.Embedding, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
-    """Token vectors of unit variance: the table's rows have unit length, as it is the output matrix too."""
+    """Token vectors of unit variance.
+
+    The table is the output matrix too, so its rows have about unit length; the factor
+    makes up for that.
+    """
     embedded: Tensor = table(tokens) * math.sqrt(table.embedding_dim)
     return embedded

@@ -1,9 +1,9 @@
-"""The seam: what training, scoring, sampling, questions, the harness and a server need of a model.
+"""The interface of a model: what training, scoring, sampling, questions and serving need.
 
-A language model promises a *distribution* over the next token, given the tokens before it and the
-neighbours of the chunks that are complete. How it comes to that distribution is its own business: RETRO
-reads neighbours by cross-attention, another model may have them in its prompt, and a third mixes in what a
-memory says. Nothing above this room depends on a model's class.
+A language model promises a *distribution* over the next token, given the tokens before it and
+the neighbours of the complete chunks. How it computes that is its own business: RETRO reads
+neighbours by cross-attention, another model may put them into its prompt, and a third may mix
+in the distribution of a memory. Nothing above this package depends on a model's class.
 """
 
 from abc import abstractmethod
@@ -18,19 +18,19 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What is fixed about a model, whatever it is made of."""
+    """The fixed facts about a model, whatever its architecture."""
 
     vocab_size: int
     chunk_len: int
-    """Tokens of a chunk, m in the paper: after so many tokens the next neighbours may be read."""
+    """Tokens in a chunk, m in the paper; new neighbours can be read after every chunk."""
     pad_id: int
-    """The token that stands for nothing: no attention sees it, and it is never predicted."""
+    """The padding token: nothing attends to it, and it is never predicted."""
     end_id: int | None
-    """The token that closes a document, where the model knows it."""
+    """The token that closes a document, if the model knows it."""
     retrieves: bool
-    """Whether neighbours change anything; a baseline refuses them."""
+    """Whether the model reads neighbours; a baseline refuses them."""
     max_context: int | None = None
-    """The longest sequence that can be read; none where any length can."""
+    """The longest sequence that the model can read; None if there is no limit."""
 
     @property
     def retrieved_len(self) -> int:
@@ -40,20 +40,20 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Scored:
-    """What a model gives to given targets."""
+    """How probable a model finds given targets."""
 
     log_probs: Float[Tensor, "batch seq"]
     """In nats; 0 where the target is padding."""
     greedy: Bool[Tensor, "batch seq"] | None = None
-    """Where it was asked for: whether no token is more probable than the target; true where that is
-    padding."""
+    """Whether no token is more probable than the target, if that was asked for;
+    true at padding."""
 
 
 @runtime_checkable
 class Decoding(Protocol):
     """A batch of sequences that grow token by token, each on its own chunk grid.
 
-    The last token of a chunk already reads the chunk's own neighbours, so these must be there when it is fed.
+    The last token of a chunk already reads that chunk's neighbours, so they are fed with it.
     """
 
     @property
@@ -81,11 +81,12 @@ class Decoding(Protocol):
         neighbours: Int[Tensor, "complete neighbour retrieved"] | None = None,
         neighbour_mask: Bool[Tensor, "complete neighbour"] | None = None,
     ) -> Float[Tensor, "batch vocab"]:
-        """Feed the next token of every sequence; `neighbours` are those of the sequences in `completing`."""
+        """Feed the next token of every sequence; `neighbours` belong to the sequences
+        in `completing`."""
         ...
 
     def select(self, rows: Sequence[int]) -> None:
-        """Go on with these sequences only; one that is named twice goes on twice."""
+        """Keep only these sequences; one that is named twice is duplicated."""
         ...
 
 
@@ -93,8 +94,9 @@ class Decoding(Protocol):
 class LanguageModel(Protocol):
     """A distribution over the next token.
 
-    `neighbours` holds [N, F] for each complete chunk, padded with the pad id; `neighbour_mask` is true
-    where a neighbour is real. Without neighbours a RETRO is RETRO[OFF].
+    `neighbours` holds [N, F] for each complete chunk, padded with the pad id;
+    `neighbour_mask` is true where a neighbour is real. Without neighbours a
+    RETRO is RETRO[OFF].
     """
 
     @property
@@ -121,18 +123,19 @@ class LanguageModel(Protocol):
         *,
         greedy: bool = False,
     ) -> Scored:
-        """The log-probabilities of the targets that are no padding, without ever holding all logits."""
+        """The log-probabilities of the targets, without ever holding all logits at once."""
         ...
 
     def begin(self, window: int = 0) -> Decoding:
-        """Start to generate. With a `window` self-attention sees that many last tokens only; 0 is all."""
+        """Start to generate; self-attention sees only the last `window` tokens, or
+        all if it is 0."""
         ...
 
 
 @runtime_checkable
 class KeyedModel(LanguageModel, Protocol):
-    """A model that also shows the state each token is predicted from, which kNN-LM and the cache take as
-    its key."""
+    """A model that also shows the state that predicts each token: the key of
+    kNN-LM and the cache."""
 
     @property
     def key_width(self) -> int: ...
@@ -140,16 +143,19 @@ class KeyedModel(LanguageModel, Protocol):
     def keys(
         self, tokens: Int[Tensor, "batch seq"], targets: Int[Tensor, "batch seq"] | None = None
     ) -> tuple[Float[Tensor, "batch seq width"], Float[Tensor, "batch seq"] | None]:
-        """The keys at every position and, where targets are given, their log-probabilities; without
-        retrieval."""
+        """The keys at every position and, if targets are given, their log-probabilities.
+
+        Both are computed without retrieval.
+        """
         ...
 
 
+# A class rather than a protocol: training needs the parameters of an nn.Module.
 class TrainableModel(nn.Module):
-    """A language model whose weights can be trained, saved and sharded: what the training loop takes."""
+    """A language model that can be trained, saved and sharded: what the training loop takes."""
 
     kind: str
-    """The name under which a run's folder says how it is opened."""
+    """The name in a run's record that says how to open it."""
 
     @property
     @abstractmethod
@@ -169,28 +175,29 @@ class TrainableModel(nn.Module):
         *,
         greedy: bool = False,
     ) -> Scored:
-        """As a `LanguageModel` scores; with gradients where they are enabled."""
+        """As `LanguageModel.score`; with gradients where they are enabled."""
 
     @abstractmethod
     def begin(self, window: int = 0) -> Decoding: ...
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """All that is needed to build the same model anew, as plain JSON."""
+        """Everything needed to build the same model again, as plain JSON."""
 
     @abstractmethod
     def operators(self) -> Iterator[nn.Module]:
-        """The residual parts that a block consists of; each can be recomputed, or sharded, by itself."""
+        """The residual parts of the blocks; each can be recomputed or sharded on its own."""
 
     @abstractmethod
     def freeze_all_but_retrieval(self) -> None:
-        """Train nothing but what reads neighbours: without neighbours the model stays what it is, bit for
-        bit."""
+        """Train only what reads neighbours: without them the model stays as it
+        is, bit for bit."""
 
     @abstractmethod
     def set_dropout(self, rate: float) -> None:
-        """Another dropout in the decoder; what reads neighbours never has any."""
+        """Change the decoder's dropout rate; the encoder of neighbours has none."""
 
     @abstractmethod
     def num_parameters(self, embeddings: bool = False) -> int:
-        """How many numbers are learned; the paper counts without the embedding matrices."""
+        """The number of parameters; like the paper, it leaves out embedding
+        matrices by default."""

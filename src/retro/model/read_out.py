@@ -1,4 +1,4 @@
-"""From states to the log-probabilities of targets, without ever holding the logits of all positions."""
+"""Log-probabilities of targets from states, without ever holding the logits of all positions."""
 
 from collections.abc import Callable
 
@@ -14,11 +14,11 @@ ReadOut = Callable[[Tensor], Tensor]
 """From states (…, width) to logits (…, vocab)."""
 
 WHOLE_LOGITS = 1 << 26
-"""Logits of a batch that training holds at once; where there are more, they are made in parts of a quarter
-of this."""
+"""How many logits training holds at once; a larger batch is computed in parts of a
+quarter of this."""
 FEW_LOGITS = 1 << 22
-"""Logits that scoring makes at once, though never of fewer than FEW_ROWS tokens: few enough to stay in
-reach of the processor's caches, enough for a quick product."""
+"""How many logits scoring computes at once, though never fewer than FEW_ROWS tokens: few
+enough for the processor's caches, enough for an efficient matrix product."""
 FEW_ROWS = 256
 
 
@@ -30,18 +30,20 @@ def score_states(
     pad_id: int,
     greedy: bool = False,
 ) -> Scored:
-    """Log-probabilities of the targets that are no padding; 0 elsewhere.
+    """Log-probabilities of the targets; 0 where the target is padding.
 
-    In training nearly every position is wanted, and all of them are computed. In scoring a window's context
-    is not wanted again, and only the states of real targets are read out.
+    Training needs nearly every position, so all are computed. Scoring does not need a
+    window's context again, so only the states of real targets are read out.
     """
     if torch.is_grad_enabled():
         return Scored(_with_gradients(read_out, states, targets, vocab_size, pad_id))
     wanted = targets != pad_id
     size = max(FEW_ROWS, FEW_LOGITS // vocab_size)
     log_probs = states.new_zeros(targets.shape)
+    # Padding counts as a hit, so that `all` over a target's tokens is not disturbed by it.
     best = torch.ones_like(wanted) if greedy else None
     parts, hits = [], []
+    # Boolean indexing flattens batch and time, so parts need not respect sequences.
     for some, tokens in zip(states[wanted].split(size), targets[wanted].split(size), strict=True):
         logits = read_out(some)
         parts.append(-F.cross_entropy(logits, tokens, reduction="none"))
@@ -57,8 +59,10 @@ def score_states(
 def _with_gradients(
     read_out: ReadOut, states: Tensor, targets: Tensor, vocab_size: int, pad_id: int
 ) -> Float[Tensor, "batch seq"]:
-    """Of all positions; where the logits are too many they are made in parts, and again in the backward
-    pass."""
+    """Log-probabilities at all positions; too many logits are computed in parts.
+
+    The backward pass computes each part's logits again rather than keep them.
+    """
 
     def log_probs(some: Tensor, tokens: Tensor) -> Tensor:
         return -F.cross_entropy(read_out(some), tokens, ignore_index=pad_id, reduction="none")
@@ -68,6 +72,7 @@ def _with_gradients(
         return log_probs(flat, flat_targets).view(targets.shape)
     size = max(1, WHOLE_LOGITS // 4 // vocab_size)
     pieces = [
+        # Reading out draws no random numbers, so their state need not be saved.
         checkpoint(log_probs, some, tokens, use_reentrant=False, preserve_rng_state=False)
         for some, tokens in zip(flat.split(size), flat_targets.split(size), strict=True)
     ]

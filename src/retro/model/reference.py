@@ -1,8 +1,9 @@
-"""The model once more, slow and literal: one sequence, one chunk, one neighbour, one head, one pair of
+"""The model written out literally: one sequence, chunk, neighbour, head and pair of
 positions at a time.
 
-Written from Algorithm 1 and the appendix's equations, with the paper's indices counted from 1. It shares
-nothing with the fast model but the weights, and every fast path is tested against it.
+It follows Algorithm 1 and the equations of the appendix, with the paper's indices, which
+count from 1. It shares only the weights with the fast model, and every fast path is
+tested against it. It is slow.
 """
 
 import math
@@ -36,7 +37,8 @@ def _sequence_logits(model: Retro, x: Tensor, ret: Tensor | None, real: Tensor |
     h = [model.embedding.weight[token] * math.sqrt(config.d_model) for token in x]
     before = 0
     if ret is not None and config.retrieval is not None:
-        # N is at the places 1 … m of [N, F], F at m + 1 … 2 m; what is read keeps its places.
+        # N has the places 1 … m of [N, F], and F has m + 1 … 2 m. A part that is read alone
+        # keeps its places, so that distances stay the same.
         if config.retrieval.retrieved == "neighbour":
             ret = ret[..., :m]
         if config.retrieval.retrieved == "continuation":
@@ -47,6 +49,7 @@ def _sequence_logits(model: Retro, x: Tensor, ret: Tensor | None, real: Tensor |
         layer = model.layers[p - 1]
         h = _self_attention(layer.self_attention, h, exists, causal=True)
         if ret is not None and ret.numel() and config.uses_retrieval:
+            # E = ENCODER(RET(C_u), H_u), once, on the activations of the first layer in P.
             if p == min(config.cross_attention_layers):
                 for u in range(1, ret.shape[0] + 1):
                     h_u, exists_u = h[(u - 1) * m : u * m], exists[(u - 1) * m : u * m]
@@ -87,10 +90,11 @@ def _encode(
 def _self_attention(
     operator: SelfAttention, h: list[Tensor], exists: list[bool], causal: bool
 ) -> list[Tensor]:
-    """ATTN: residual, normalised before; the distance from token i to token j is i − j."""
+    """ATTN: residual, with the norm first; the distance from token i to token j is i − j."""
     normed = [_norm(operator.norm, state) for state in h]
     result = []
     for i in range(1, len(h) + 1):
+        # Padding is never a key; a causal query sees itself and what came before.
         keys = [j for j in range(1, len(h) + 1) if exists[j - 1] and (j <= i or not causal)]
         distances = [i - j for j in keys]
         result.append(
@@ -122,12 +126,14 @@ def _chunked_cross_attention(
     m: int,
     before: int,
 ) -> list[Tensor]:
-    """CCA(H, E)_{u m + i − 1} = CA(h_{u m + i − 1}, E_u) with d(i, i') = i − i' + m − 1; elsewhere the
-    identity."""
+    """CCA(H, E)_{u m + i − 1} = CA(h_{u m + i − 1}, E_u) with d(i, i') = i − i' + m − 1;
+    elsewhere the identity."""
     result = list(h)
     for u in range(1, len(encoded) + 1):
         for i in range(1, m + 1):
+            # i = 1 is the last token of chunk u itself, the first that may read its neighbours.
             position = u * m + i - 1
+            # The last chunk's m positions may reach beyond the sequence.
             if position > len(h):
                 continue
             memory, distances = [], []
@@ -148,7 +154,7 @@ def _chunked_cross_attention(
 def _attend(
     attention: RelativeAttention, query_state: Tensor, memory: list[Tensor], distances: list[int]
 ) -> Tensor:
-    """Multi-head attention of one query; exactly nothing where there is nothing to attend."""
+    """Multi-head attention of one query; exactly zero where there is nothing to attend to."""
     if not memory:
         return torch.zeros_like(query_state)
     heads = []
@@ -162,6 +168,7 @@ def _attend(
                 position = attention.position.weight[rows] @ _sinusoid(distance, attention.width, query_state)
                 logit = logit + torch.dot(q + attention.position_bias[head, 0], position)
             logits.append(logit)
+        # One softmax over everything in memory: for CCA, over all neighbours at once.
         weights = torch.softmax(torch.stack(logits), dim=0)
         heads.append(
             sum(w * (attention.value.weight[rows] @ state) for w, state in zip(weights, memory, strict=True))
@@ -178,10 +185,12 @@ def _sinusoid(distance: int, width: int, like: Tensor) -> Tensor:
 
 def _norm(norm: torch.nn.Module | None, state: Tensor) -> Tensor:
     assert isinstance(norm, torch.nn.RMSNorm)
+    # The same epsilon as `RMSNorm`.
     return state / torch.sqrt((state * state).mean() + 1e-6) * norm.weight
 
 
 def _feed_forward(operator: FeedForward, state: Tensor) -> Tensor:
     hidden = operator.up.weight @ _norm(operator.norm, state)
+    # The tanh approximation of GELU, as in the fast model.
     gelu = 0.5 * hidden * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (hidden + 0.044715 * hidden**3)))
     return state + operator.down.weight @ gelu

@@ -25,8 +25,7 @@ from retro.model.start import initialise
 from retro.model.weights import write_model
 
 OPERATORS = (SelfAttention, ChunkedCrossAttention, EncoderCrossAttention, FeedForward)
-"""The residual operators a block consists of; what lies between two of them is one tensor of the model's
-width."""
+"""The residual operators of a block; only one tensor of the model's width passes between two."""
 
 
 class Retro(TrainableModel):
@@ -49,12 +48,14 @@ class Retro(TrainableModel):
         self.encoder_embedding: nn.Embedding | None = None
         self.encoder: Encoder | None = None
         if retrieval is not None:
+            # A continuation read alone keeps its places, so its distances start at m.
             first_place = retrieval.places_read(config.chunk_len).start
             self.encoder = Encoder(
                 retrieval.encoder, config.d_model, retrieval.cross_attention_positions, first_place
             )
             if not retrieval.share_embeddings:
                 self.encoder_embedding = nn.Embedding(config.vocab_size, retrieval.encoder.d_model)
+        # After all modules exist: the start of the retrieval weights needs the embedding.
         initialise(self)
 
     @property
@@ -76,8 +77,9 @@ class Retro(TrainableModel):
     ) -> Float[Tensor, "batch seq vocab"]:
         """Logits of the next token at every position.
 
-        `neighbours` holds [N, F] for each complete chunk, padded with the config's pad id; `neighbour_mask`
-        is true where a neighbour is real. Without neighbours this is RETRO[OFF], or the baseline.
+        `neighbours` holds [N, F] for each complete chunk, padded with the config's pad
+        id; `neighbour_mask` is true where a neighbour is real. Without neighbours this
+        is RETRO[OFF], or the baseline.
         """
         return self.read_out(self.hidden(tokens, neighbours, neighbour_mask))
 
@@ -114,7 +116,7 @@ class Retro(TrainableModel):
     def run_layers(
         self, x: Float[Tensor, "*batch d_model"], reading: Reading
     ) -> Float[Tensor, "*batch d_model"]:
-        """The loop of Algorithm 1, for whole sequences, for prompts and for single tokens alike."""
+        """The loop of Algorithm 1, shared by whole sequences, prompts and single tokens."""
         for index, layer in enumerate(self.layers):
             x = reading.attend(index, layer, x)
             if layer.cross_attention is not None:
@@ -127,12 +129,14 @@ class Retro(TrainableModel):
         return F.linear(hidden, self.embedding.weight)
 
     def encode(self, neighbours: Tensor, is_neighbour_token: Tensor, x: Tensor, is_token: Tensor) -> Tensor:
-        """The encoded neighbours of complete chunks; `x` are the activations at layer min(P) after
-        self-attention."""
+        """The encoded neighbours of complete chunks; `x` is taken after
+        self-attention at layer min(P)."""
         assert self.encoder is not None
         m, num_chunks = self.config.chunk_len, neighbours.shape[1]
+        # An incomplete chunk at the end has no neighbours, so nothing is conditioned on it.
         chunks = rearrange(x[:, : num_chunks * m], "batch (chunk m) d -> batch chunk m d", m=m)
         chunk_is_token = rearrange(is_token[:, : num_chunks * m], "batch (chunk m) -> batch chunk m", m=m)
+        # None: the encoder shares the decoder's table.
         table = self.embedding if self.encoder_embedding is None else self.encoder_embedding
         encoded: Tensor = self.encoder(embed(table, neighbours), is_neighbour_token, chunks, chunk_is_token)
         return encoded
@@ -140,10 +144,11 @@ class Retro(TrainableModel):
     def check_neighbours(
         self, tokens: Tensor, neighbours: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor] | None:
-        """What is read of the neighbours and which of its tokens are real, or nothing if there is nothing
-        to read."""
+        """The neighbours' tokens to read, and which are real; None if there is nothing to
+        read."""
         if neighbours is None:
             return None
+        # Checked by hand: neighbours of batch 1 would silently broadcast over batch 2.
         expected = (tokens.shape[0], tokens.shape[1] // self.config.chunk_len, self.config.retrieved_len)
         found = (neighbours.shape[0], neighbours.shape[1], neighbours.shape[3])
         if self.encoder is not None and found != expected:
@@ -153,8 +158,10 @@ class Retro(TrainableModel):
         return self.readable(neighbours, mask)
 
     def readable(self, neighbours: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        """The places of [N, F] that this model reads, and which tokens there are real; None if there are
-        none."""
+        """The places of [N, F] that this model reads, and which tokens there are real.
+
+        None if there are no neighbours.
+        """
         retrieval = self.config.retrieval
         if retrieval is None:
             raise ConfigError(
@@ -165,6 +172,7 @@ class Retro(TrainableModel):
             return None
         neighbours = neighbours[..., retrieval.places_read(self.config.chunk_len)]
         is_token = neighbours != self.config.pad_id
+        # All tokens of a masked neighbour count as padding.
         return neighbours, is_token if mask is None else is_token & mask[..., None]
 
     @property
@@ -174,13 +182,14 @@ class Retro(TrainableModel):
     def keys(
         self, tokens: Int[Tensor, "batch seq"], targets: Int[Tensor, "batch seq"] | None = None
     ) -> tuple[Float[Tensor, "batch seq width"], Float[Tensor, "batch seq"] | None]:
-        """What the last feed-forward layer multiplies with its weights, and the targets' log-probabilities.
+        """The input of the last feed-forward layer, and the targets' log-probabilities.
 
-        That is its input after its norm, the state that Khandelwal et al. (2020) found best as a key of
-        kNN-LM. RETRO's paper says of its keys only that they are as wide as the model.
+        It is taken after the layer's norm: the state that Khandelwal et al. (2020) found best
+        as a key of kNN-LM. RETRO's paper says only that its keys are as wide as the model.
         """
         seen: list[Tensor] = []
         norm = self.layers[-1].feed_forward.norm
+        # A hook, so that `run_layers` need not carry a state that nothing else asks for.
         handle = norm.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
         try:
             hidden = self.hidden(tokens)
@@ -203,14 +212,17 @@ class Retro(TrainableModel):
 
     def freeze_all_but_retrieval(self) -> None:
         for name, parameter in self.named_parameters():
+            # The encoder, its own embedding, and the cross-attention of the decoder's layers.
             parameter.requires_grad_(name.startswith("encoder") or ".cross_attention." in name)
 
     def set_dropout(self, rate: float) -> None:
         self.config = dataclasses.replace(self.config, dropout=rate)
         for name, module in self.named_modules():
+            # The encoder is built without dropout and stays without.
             if isinstance(module, nn.Dropout) and not name.startswith("encoder."):
                 module.p = rate
 
     def num_parameters(self, embeddings: bool = False) -> int:
+        # By identity: the embedding may be shared with the encoder and must count once.
         tables = {id(table.weight) for table in (self.embedding, self.encoder_embedding) if table is not None}
         return sum(p.numel() for p in self.parameters() if embeddings or id(p) not in tables)

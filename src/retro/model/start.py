@@ -1,10 +1,11 @@
-"""How the weights start.
+"""How the weights are initialised.
 
-Left to chance, a small RETRO learns to use its neighbours late: the encoder must first bring each token's
-predecessor to it, the cross-attention must learn to look for the current token there, and its values must
-reach the output; none of the three helps before the other two. `copying` starts the retrieval weights as
-that circuit, so that a neighbour which repeats the text is followed from the first step on. The
-architecture and all it can learn stay as they are. See docs/decisions/0005-copying-start.md.
+From random weights, a small RETRO learns late to use its neighbours. Three things must come
+together: the encoder must bring each token its predecessor, cross-attention must look for the
+current token among these, and its values must reach the output. None of the three helps
+before the other two. `copying_start` initialises the retrieval weights as that circuit, so
+that the model follows a neighbour which repeats the text from the first step on. The
+architecture, and what it can learn, stay the same. See docs/decisions/0005-copying-start.md.
 """
 
 import math
@@ -19,15 +20,20 @@ if TYPE_CHECKING:
     from retro.model.retro import Retro
 
 _PEAK_LOGIT = 40.0
-"""Positional logit of the previous token at the start; its neighbours in time lie about 6 below."""
+"""Initial positional logit of the previous token; the tokens beside it are about 6 lower."""
 _MATCH_GAIN = 2.0
-"""How much more than by chance equal tokens attract each other."""
+"""How strongly equal tokens attract each other in cross-attention at the start."""
 _COPY_GAIN = 0.5
 
 
 def initialise(model: "Retro") -> None:
-    """Every matrix by 1/√fan-in; those that write into the residual stream by 1/√(number of them) less."""
+    """Random weights of scale 1/√fan-in.
+
+    Matrices that write into the residual stream are smaller by 1/√(their number), so that the
+    stream's variance does not grow with depth.
+    """
     config = model.config
+    # Attention and feed-forward of every layer, and each cross-attention.
     num_writers = 2 * config.num_layers + len(config.cross_attention_layers)
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
@@ -41,9 +47,9 @@ def initialise(model: "Retro") -> None:
 
 @torch.no_grad()
 def start_retrieval(model: "Retro") -> None:
-    """What the config asks for of the retrieval weights beyond chance.
+    """Set the retrieval weights that the config does not leave to chance.
 
-    It depends on the decoder's embedding, and is done again when that has been trained.
+    They depend on the decoder's embedding, so RETROfit does this again once that is trained.
     """
     retrieval = model.config.retrieval
     if retrieval is None:
@@ -57,10 +63,12 @@ def start_retrieval(model: "Retro") -> None:
 
 @torch.no_grad()
 def start_copying(model: "Retro") -> None:
-    """Start encoder and cross-attention as a circuit that continues a neighbour where it repeats the text.
+    """Make encoder and cross-attention a circuit that continues a neighbour
+    which repeats the text.
 
-    The first encoder layer adds to every token a rotation of its predecessor. Cross-attention compares the
-    current token with those predecessors and writes the tokens that followed them towards the output.
+    The first encoder layer adds to every token a rotation of its predecessor.
+    Cross-attention compares the current token with those predecessors and writes the tokens
+    that followed them towards the output.
     """
     assert model.encoder is not None
     to_encoder = _align_embeddings(model)
@@ -69,7 +77,8 @@ def start_copying(model: "Retro") -> None:
         if layer.cross_attention is None:
             continue
         attention = layer.cross_attention.attention
-        # Query and key meet in one random basis, so equal tokens match; value and out go through another.
+        # Query and key share one random basis, so equal tokens match. Value and out share
+        # another, so that what is copied comes out as the token it was.
         match, copy = (_semi_orthogonal(attention.query.weight) for _ in range(2))
         attention.query.weight.copy_(math.sqrt(_MATCH_GAIN) * match)
         attention.key.weight.copy_(math.sqrt(_MATCH_GAIN) * match @ to_encoder.T @ rotation.T)
@@ -78,33 +87,38 @@ def start_copying(model: "Retro") -> None:
 
 
 def _align_embeddings(model: "Retro") -> Tensor:
-    """Make the encoder's token vectors a projection of the decoder's, and return the projection.
+    """Make the encoder's token vectors a projection of the decoder's, and return it.
 
-    A narrower encoder keeps a part of every vector. The projection makes up for that both ways, so that a
-    token that goes there and back has all of its length along itself, however narrow the encoder is.
+    A narrower encoder keeps only part of every vector. The projection is scaled to make up
+    for that, so that a vector projected there and back keeps its full length along itself.
     """
     table, encoder_table = model.embedding.weight, model.encoder_embedding
     if encoder_table is None:
         return torch.eye(table.shape[1], dtype=table.dtype, device=table.device)
     projection = _semi_orthogonal(table.new_empty(encoder_table.embedding_dim, table.shape[1]))
+    # A random projection to d' of d dimensions shrinks a vector by √(d'/d).
     projection *= math.sqrt(max(1.0, table.shape[1] / encoder_table.embedding_dim))
     encoder_table.weight.copy_(table @ projection.T)
     return projection
 
 
 def _read_previous_token(attention: RelativeAttention) -> Tensor:
-    """Point every head at the token before, and return the rotation that its vector is added with."""
+    """Point every head at the previous token, and return the rotation applied to its vector."""
     half = attention.width // 2
     frequencies = 10_000.0 ** (-torch.arange(half, dtype=torch.float32) / half)
+    # Slow waves barely change from one token to the next and would only blur the peak.
     sharp = (frequencies >= 0.1).float()
-    # A sum of fast cosines of (distance − 1): it peaks where the distance is 1.
+    # sin a · sin b + cos a · cos b = cos(a − b): the logit becomes a sum of fast cosines of
+    # (distance − 1), which peaks at distance 1.
     peak = torch.cat([sharp * frequencies.sin(), sharp * frequencies.cos()]) / sharp.sum().sqrt()
     for head in range(attention.num_heads):
         attention.position.weight[head * attention.head_dim].copy_(peak)
         attention.position_bias[head].zero_()
         attention.position_bias[head, 0, 0] = _PEAK_LOGIT / sharp.sum().sqrt()
+    # Content must not outweigh the position at the start.
     attention.query.weight.mul_(0.1)
     carry = _semi_orthogonal(attention.value.weight)
+    # Rotated, the predecessor's vector can be told from the token's own.
     rotation = _semi_orthogonal(carry.new_empty(attention.width, attention.width))
     attention.value.weight.copy_(carry)
     attention.out.weight.copy_(rotation @ carry.T)

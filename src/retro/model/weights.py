@@ -1,4 +1,4 @@
-"""A model on disk: `run.json`, which says what it is, and its weights as safetensors. Never pickle."""
+"""A model on disk: `run.json` says what it is, and safetensors hold its weights. No pickle."""
 
 import json
 from pathlib import Path
@@ -15,26 +15,29 @@ from retro.stages.files import atomic_path, write_json
 RECORD = "run.json"
 WEIGHTS = "model.safetensors"
 OLD_CONFIG = "config.json"
-"""Where a model's config stood before there was a record; such folders are still read."""
+"""Where a model's config was before there was a record; such folders can still be read."""
 FORMAT = 1
 
 
 def write_model(
     model: TrainableModel, folder: Path, tensors: dict[str, torch.Tensor] | None = None, **facts: Any
 ) -> None:
-    """Write weights and record; a file is either whole or not there.
+    """Write weights and record; each file is either whole or absent.
 
-    `tensors` are the weights where the model itself holds only shards; `facts` go into the record as they
-    are.
+    `tensors` are the whole weights if the model itself holds only shards.
+    `facts` go into the record unchanged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = model.state_dict() if tensors is None else tensors
+    # safetensors refuses views that are not contiguous.
     save_tensors({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS)
+    # The record comes last: a folder that has one has its weights.
     write_json(folder / RECORD, {"format": FORMAT, "kind": model.kind, "model": model.settings(), **facts})
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What a model's folder says of it."""
+    """The record of a model's folder."""
+    # A folder older than records holds only the config, and is always a RETRO or its baseline.
     if not (folder / RECORD).exists() and (folder / OLD_CONFIG).exists():
         return {"format": FORMAT, "kind": "retro", "model": _read_json(folder / OLD_CONFIG)}
     if not (folder / RECORD).exists():
@@ -67,6 +70,7 @@ def restore(model: torch.nn.Module, folder: Path) -> None:
     tensors = load_tensors(folder / WEIGHTS)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    # Compared here rather than by torch, to say in one line what does not fit.
     if expected != found:
         names = expected.keys() | found.keys()
         wrong = sorted(name for name in names if expected.get(name) != found.get(name))

@@ -1,1 +1,1 @@
-"""What people look at: one shell, one style, and plain JSON of everything that a page shows."""
+"""The HTML pages: one shell, one style, and everything a page shows as plain JSON."""

@@ -1,6 +1,7 @@
-"""Text coloured by the runs it shares with neighbours, as HTML and as the same in plain JSON.
+"""Text coloured by the runs of tokens it shares with neighbours, as HTML and as plain JSON.
 
-Colours are classes, and tokens of one colour run together, so that a long document makes a small page.
+Colours are CSS classes, and adjacent tokens of one colour share an element, so that even a
+long document makes a small page.
 """
 
 from collections.abc import Sequence
@@ -11,16 +12,17 @@ from typing import Any
 from retro.retrieval.shared_runs import PALETTE, ColouredChunk, ColouredNeighbour, Span
 
 LAST = len(PALETTE) - 1
-"""The level of the longest runs, which share one colour however long they are."""
+"""The level of the longest runs, which all have the same colour."""
 
 
 def spans_html(spans: Sequence[Span]) -> str:
-    """Tokens with their colours; where the last colour hides how long the common run is, a title says it."""
+    """Tokens with their colours; in the last colour, a title says how long the common run is."""
     parts = []
-    # Neighbouring tokens of one colour become one mark.
+    # Adjacent tokens of one colour become one mark.
     for level, group in groupby(spans, lambda span: span.level):
         run = list(group)
         text = escape("".join(span.text for span in run), quote=False)
+        # Text that was compared with nothing stays plain.
         if level is None or not text:
             parts.append(text)
             continue
@@ -54,7 +56,7 @@ def legend_html(words: str = "Longest common run in tokens") -> str:
 def chunk_record(chunk: ColouredChunk) -> dict[str, Any]:
     """A chunk and its neighbours.
 
-    `overlap` is the longest common prefix of every token, null where nothing was compared.
+    `overlap` is the longest common prefix at each token, null where nothing was compared.
     """
     return {**_text(chunk.spans), "neighbours": [_neighbour(neighbour) for neighbour in chunk.neighbours]}
 

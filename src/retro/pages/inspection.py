@@ -1,4 +1,4 @@
-"""An inspected document as one HTML page, in the manner of the paper's tables, and as plain JSON."""
+"""An inspected document as an HTML page, like the paper's tables, and as plain JSON."""
 
 from collections.abc import Sequence
 from html import escape
@@ -11,15 +11,15 @@ from retro.pages.shell import BETTER, page
 from retro.scoring.inspection import InspectedChunk, InspectedDocument
 
 LIMIT = 0.5 / log(2)
-"""Bits at which the colour of a gain is full: half a nat, as in the paper."""
+"""The gain in bits that gets the strongest colour: half a nat, as in the paper."""
 LEVELS = len(BETTER)
 DIFFERENCE = "L<sub>OFF</sub> − L<sub>ON</sub>"
 NOTHING_BEFORE = "there is no chunk before, and so no neighbour to share with"
 EXPLANATION = """\
-Bits saved in each chunk, from first to last. A chunk C is shown twice: by what every token gained, and by how
-much of it stands in the neighbours of the chunk before, the only ones that it could see. Beside it are its
-own neighbours ┃ and their continuations, by what they share with the chunk that comes next. The first chunk
-sees no neighbour."""
+Bits saved in each chunk, from first to last. Each chunk C is shown twice: by what every token
+gained, and by how much of it occurs in the neighbours of the chunk before, the only ones it could
+see. Beside it are its own neighbours ┃ and their continuations, by what they share with the next
+chunk. The first chunk sees no neighbour."""
 STYLE = """\
 .legend { display: inline-block; margin: .3em 2em .3em 0; font-size: 13px; color: var(--quiet); }
 .totals { display: flex; flex-wrap: wrap; gap: .4em 2.6em; margin: 1em 0; padding: 0; }
@@ -56,6 +56,7 @@ def inspection_page(document: InspectedDocument, note: str = "") -> str:
 
 
 def _totals(document: InspectedDocument) -> str:
+    # An empty document must not divide by zero.
     size = max(1, document.num_bytes)
     saved = document.off - document.on
     totals = [
@@ -71,16 +72,16 @@ def _totals(document: InspectedDocument) -> str:
 
 
 def _map(chunks: Sequence[InspectedChunk]) -> str:
-    """A bar for every chunk, up for what was saved and down for what was lost, which leads to the chunk."""
+    """A bar for every chunk, linked to it: up for bits saved, down for bits lost."""
     top = max(0.0, *(chunk.saved for chunk in chunks))
     bottom = min(0.0, *(chunk.saved for chunk in chunks))
-    # The bars fill a height of 100, whatever the largest gain and the largest loss are.
+    # The bars fill a height of 100, whatever the largest gain and loss.
     scale = 100 / ((top - bottom) or 1.0)
     bars = []
     for number, chunk in enumerate(chunks):
-        # Gains hang from their top down to the zero line, losses from the zero line down.
+        # In SVG y grows downwards: gains end at the zero line, losses begin there.
         y = (top - max(0.0, chunk.saved)) * scale
-        # A bar of no height could not be seen or clicked.
+        # A bar without height could be neither seen nor clicked.
         height = max(abs(chunk.saved) * scale, 0.6)
         name = "gain" if chunk.saved >= 0 else "loss"
         bars.append(
@@ -88,13 +89,14 @@ def _map(chunks: Sequence[InspectedChunk]) -> str:
             f'<rect class="{name}" x="{number * 10}" y="{y:.1f}" width="9" height="{height:.1f}">'
             f"<title>C{number + 1}: {chunk.saved:+.1f} bits saved</title></rect></a>"
         )
-    # A short document keeps narrow bars: there is room for 24 at least.
+    # Room for at least 24 bars, so that those of a short document stay narrow.
     box = f"0 0 {10 * max(len(chunks), 24)} 101"
     return f'<svg class="map" viewBox="{box}" preserveAspectRatio="none" role="img">{"".join(bars)}</svg>'
 
 
 def _section(number: int, chunk: InspectedChunk) -> str:
-    """A chunk by its gains, by what it shares with the neighbours of the one before, and its own."""
+    """A chunk by its gains and by what it shares with the neighbours of the chunk before, and
+    its own neighbours."""
     verdict = "sees no neighbour"
     shared = (NOTHING_BEFORE, "")  # empty, so that the columns stay where they are
     if number > 1:
@@ -112,10 +114,10 @@ def _section(number: int, chunk: InspectedChunk) -> str:
 
 
 def _gains(chunk: InspectedChunk) -> str:
-    """Tokens coloured by their gain; what gained or lost next to nothing is plain text."""
+    """Tokens coloured by their gain; those that gained or lost almost nothing are plain text."""
     rows = zip(chunk.coloured.spans, chunk.off, chunk.on, strict=True)
     parts = []
-    # Plain tokens run together; coloured ones do not, as each has a title with its own bits.
+    # Plain tokens are joined; coloured ones are not, as each has a title with its own bits.
     for level, group in groupby(rows, lambda row: _level(row[1] - row[2])):
         if not level:
             parts.append(escape("".join(span.text for span, _, _ in group), quote=False))
@@ -129,7 +131,8 @@ def _gains(chunk: InspectedChunk) -> str:
 
 
 def _level(gain: float) -> int:
-    """The colour of a gain in bits: −4 for the largest loss, 0 for none, 4 for the largest gain."""
+    """The colour of a gain in bits: −4 for a large loss, 0 for none, 4 for a large gain."""
+    # Beyond the limit the colour stays the strongest.
     return max(-LEVELS, min(LEVELS, round(gain / LIMIT * LEVELS)))
 
 
@@ -147,7 +150,7 @@ def _gain_legend() -> str:
 
 
 def inspection_record(document: InspectedDocument) -> dict[str, Any]:
-    """Everything that the page shows; `off` and `on` of a chunk are the bits of every token."""
+    """Everything the page shows; `off` and `on` of a chunk are the bits of each token."""
     chunks = [
         {
             **chunk_record(chunk.coloured),

@@ -1,4 +1,4 @@
-"""The page about a baseline and a RETRO on the same documents, and everything that it shows as plain JSON."""
+"""The report on a baseline and a RETRO on the same documents, as a page and as plain JSON."""
 
 import math
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Report:
-    """All that is reported."""
+    """Everything that is reported."""
 
     title: str
     baseline: Evaluation
@@ -54,7 +54,7 @@ class Report:
     commands: str
 
     def modes(self) -> list[tuple[str, Evaluation, str, str]]:
-        """The three that are compared: name, evaluation, mode in it, and colour key of its curve."""
+        """The three models compared: name, evaluation, its mode, and colour key."""
         return [
             ("baseline", self.baseline, OFF, "baseline"),
             ("RETRO[OFF]", self.retro, OFF, "off"),
@@ -71,18 +71,20 @@ def with_interval(interval: Interval) -> str:
 
 
 def _saves(gain: Interval) -> str:
-    """A gain in words that fit its sign."""
+    """A gain in words that suit its sign."""
+    # An interval that contains zero supports neither a gain nor a loss.
     if gain.low <= 0 <= gain.high:
         return f"makes no clear difference ({percent(gain.low)} to {percent(gain.high)} saved)"
     if gain.estimate > 0:
         return f"saves {with_interval(gain)}"
+    # With the sign turned, the bounds change places.
     return f"costs {with_interval(Interval(-gain.estimate, -gain.high, -gain.low))} more"
 
 
 def summary(comparison: Comparison) -> str:
     """The result in three sentences."""
     new = comparison.buckets[0]
-    # A bucket belongs here by its lower end: more than a quarter of each of its chunks is shared.
+    # By the bucket's lower end: every chunk in it shares more than a quarter.
     copied = [bucket for bucket in comparison.buckets if bucket.low >= 0.25]
     saving, text = (sum(b.share_of_gain for b in copied), sum(b.share_of_bytes for b in copied))
     on_new = (
@@ -100,6 +102,7 @@ def summary(comparison: Comparison) -> str:
 
 def result_rows(baseline: Evaluation, retro: Evaluation) -> list[list[str]]:
     """Model, bits per byte with its interval, perplexity per token and per word."""
+    # The baseline has a single mode; a RETRO has one for each k besides off.
     entries = [("baseline", baseline, OFF)] + [(_name(mode), retro, mode) for mode in retro.modes]
     rows = []
     for name, evaluation, mode in entries:
@@ -113,7 +116,7 @@ def result_rows(baseline: Evaluation, retro: Evaluation) -> list[list[str]]:
 
 
 def _name(mode: str) -> str:
-    """What a RETRO is called in a mode of its evaluation."""
+    """The name of a RETRO in a mode of its evaluation."""
     return "RETRO[OFF]" if mode == OFF else f"RETRO[ON], k = {mode.removeprefix('on-')}"
 
 
@@ -135,9 +138,10 @@ def report_page(report: Report) -> str:
 
 
 def report_record(report: Report) -> dict[str, Any]:
-    """Everything that the page shows, as plain JSON: gains are parts of 1, and what is not known is null."""
+    """Everything the page shows, as plain JSON; gains are fractions, and unknown
+    values are null."""
     comparison, curves = asdict(report.comparison), report.curves
-    # `asdict` knows fields only, and the label is a property.
+    # `asdict` takes fields only, and the label is a property.
     for entry, bucket in zip(comparison["buckets"], report.comparison.buckets, strict=True):
         entry["label"] = bucket.label
     runs = {"baseline": report.baseline, "retro": report.retro}
@@ -166,7 +170,7 @@ def report_record(report: Report) -> dict[str, Any]:
 
 
 def _without_nan(value: Any) -> Any:
-    """The same with null in place of NaN and infinities, which JSON does not have."""
+    """The same value with None for NaN and infinities, which JSON does not have."""
     if isinstance(value, dict):
         return {name: _without_nan(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -185,7 +189,7 @@ def _bucket_rows(comparison: Comparison) -> list[list[str]]:
 
 
 def _figures(report: Report) -> list[tuple[str, str]]:
-    """The pictures with their captions."""
+    """The plots with their captions."""
     return [
         (_training(report.curves), "Loss on validation sequences during training, nats a token."),
         (
@@ -229,7 +233,7 @@ def _by_mode(report: Report) -> str:
 
 
 def _by_k(baseline: Evaluation, retro: Evaluation) -> str:
-    # What does not depend on k is a level line beside what does.
+    # What does not depend on k is a level line.
     ks = [int(mode.removeprefix("on-")) for mode in retro.modes if mode != OFF]
     lines = [
         Line("baseline", ks, [baseline.bits_per_byte(OFF)] * len(ks), "baseline", "--"),
@@ -242,6 +246,7 @@ def _by_k(baseline: Evaluation, retro: Evaluation) -> str:
 def _by_alpha(report: Report) -> str:
     lines = []
     for label, evaluation, mode, colour in report.modes():
+        # The same points as in the JSON twin.
         points = _filtered_points(evaluation, mode)
         alphas = [100 * point.alpha for point in points]
         lines.append(Line(label, alphas, [point.bits_per_byte.estimate for point in points], colour))
@@ -249,7 +254,7 @@ def _by_alpha(report: Report) -> str:
 
 
 def _filtered_points(evaluation: Evaluation, mode: str) -> list[FilteredScore]:
-    """bpb(α) from an eighth on, below which too few chunks are left to say anything."""
+    """bpb(α) for α from an eighth on; below that, too few chunks are left to say anything."""
     return [point for point in evaluation.filtered(mode) if point.alpha >= NEW]
 
 

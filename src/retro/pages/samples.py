@@ -1,4 +1,4 @@
-"""Samples beside the neighbours that they used, like the paper's tables; as HTML and as plain JSON."""
+"""Samples beside the neighbours they read, like the paper's tables, as HTML and plain JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from retro.retrieval.shared_runs import ColouredChunk, colour_chunks
 
 @dataclass(frozen=True)
 class Pair:
-    """The same prompt and seed without and with retrieval; either may be missing."""
+    """Samples of one prompt and seed without and with retrieval; either may be missing."""
 
     heading: str
     off: list[ColouredChunk]
@@ -23,22 +23,23 @@ class Pair:
 
     @property
     def num_neighbours(self) -> int:
-        """The most that any chunk read."""
+        """The most neighbours that any chunk has."""
         return max((len(chunk.neighbours) for chunk in self.on), default=0)
 
 
 def colour_sample(sample: Sample, tokenizer: Tokenizer) -> list[ColouredChunk]:
-    """The sample chunk by chunk, each knowing how much of it is the prompt's."""
+    """The sample chunk by chunk, with how much of each belongs to the prompt."""
     coloured = []
     for number, chunk in enumerate(colour_chunks(sample.chunks(), sample.neighbours, tokenizer)):
-        # How much of the prompt is left where this chunk begins; it may be more than the chunk, or nothing.
+        # How much of the prompt is left where this chunk begins: perhaps more than the chunk
+        # holds, or less than nothing.
         left = sample.prompt_len - number * sample.chunk_len
         coloured.append(replace(chunk, prompt_len=max(0, min(len(chunk.spans), left))))
     return coloured
 
 
 def sample_record(sample: Sample, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Everything that the page shows of a sample, and its log-probabilities if it has them."""
+    """Everything the page shows of a sample, and its log-probabilities, if any."""
     chunks = zip(sample.chunks(), colour_sample(sample, tokenizer), strict=True)
     return {
         "prompt": sample.prompt,
@@ -54,7 +55,7 @@ def sample_record(sample: Sample, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def samples_page(title: str, note: str, pairs: Sequence[Pair]) -> str:
-    """Pairs of samples below each other."""
+    """A page of pairs of samples, one below the other."""
     parts = [f'<p class="note">{escape(note)}</p>']
     for pair in pairs:
         parts.append(f'<h2>{escape(pair.heading)}</h2><p class="note">{escape(pair.note)}</p>')
@@ -63,7 +64,7 @@ def samples_page(title: str, note: str, pairs: Sequence[Pair]) -> str:
 
 
 def samples_table(off: list[ColouredChunk], on: list[ColouredChunk], num_neighbours: int = 2) -> str:
-    """A row for each chunk: retrieval off, retrieval on, and the neighbours that the chunk retrieved.
+    """A row for each chunk: retrieval off, retrieval on, and the chunk's neighbours.
 
     An empty sample has no column.
     """
@@ -73,11 +74,12 @@ def samples_table(off: list[ColouredChunk], on: list[ColouredChunk], num_neighbo
     if on:
         heading = "retrieval on, coloured by the neighbours of the row above"
         columns.append((heading, [_chunk(chunk) for chunk in on]))
+        # One column a rank, so that neighbours can be read down the page.
         for rank in range(num_neighbours):
             columns.append((f"neighbour {rank + 1} ┃ its continuation", _neighbours(on, rank)))
     num_rows = max(len(off), len(on))
     head = "".join(f"<th>{escape(heading)}</th>" for heading, _ in columns)
-    # Shorter columns end in empty cells, and columns become rows.
+    # Shorter columns are filled with empty cells; `zip` then turns columns into rows.
     filled = [cells + [""] * (num_rows - len(cells)) for _, cells in columns]
     rows = ["".join(f"<td>{cell}</td>" for cell in row) for row in zip(*filled, strict=True)]
     body = "".join(f"<tr>{row}</tr>" for row in rows)
@@ -91,7 +93,7 @@ def _chunk(chunk: ColouredChunk) -> str:
 
 
 def _neighbours(chunks: Sequence[ColouredChunk], rank: int) -> list[str]:
-    """The neighbour of this rank of every chunk, where it has so many."""
+    """Each chunk's neighbour of this rank; empty if it has fewer."""
     return [
         neighbour_html(chunk.neighbours[rank]) if rank < len(chunk.neighbours) else "" for chunk in chunks
     ]

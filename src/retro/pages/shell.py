@@ -1,7 +1,7 @@
-"""The one shell and the one style of every page.
+"""The shell and the style that all pages share.
 
-A page is a single file that needs nothing else: no script, no font and no address of another machine. Every
-colour has one place, the variables at the top of the style; a page's own rules use these.
+A page is a single file that needs nothing else: no script, no font, no other machine. Every
+colour is a variable at the top of the style, and a page's own rules use these variables.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from retro.retrieval.shared_runs import PALETTE
 
 WORSE = ("#efeaf7", "#ddd3ee", "#c9badf", "#b3a0d3")
 BETTER = ("#fdf5c9", "#fbeb94", "#f9e266", "#f6d743")
-"""Colours of a token that retrieval made dearer or cheaper, from a little to much."""
+"""Colours of tokens that cost more or fewer bits with retrieval, from a little to a lot."""
 
-# By what they are for, not by what they look like: another scheme changes the values alone.
+# Named for their use, not their look, so that another scheme changes only the values.
 _VARIABLES = {
     "text": "#1d2228",
     "quiet": "#555",
@@ -30,11 +30,12 @@ _VARIABLES = {
 
 
 def _rules(prefix: str, name: str, levels: range) -> str:
-    """Classes `prefix0`, `prefix1` … for the levels of a scale of colours."""
+    """Classes `prefix0`, `prefix1` … for the levels of a colour scale."""
     return "".join(f".{prefix}{level} {{ background: var(--{name}-{level}); }}\n" for level in levels)
 
 
 STYLE = (
+    # The colours are chosen for light paper: a dark browser must not turn them round.
     ":root {\n  color-scheme: light;\n"
     + "".join(f"  --{name}: {value};\n" for name, value in _VARIABLES.items())
     + "}\n"
@@ -80,11 +81,11 @@ table.sample .prompt { color: var(--quiet); }
 
 
 def page(title: str, body: str, style: str = "", wide: bool = False) -> str:
-    """A whole page. `body` and `style`, the page's own rules, are put in as they are.
+    """A whole page. `body` and `style`, the page's own rules, are inserted unchanged.
 
-    A wide page is for text in columns; the others keep lines that are good to read.
+    A wide page is for text in columns; others keep lines at a readable length.
     """
-    # The title is a text and escaped here; `body` is HTML, which its maker has escaped.
+    # The title is text and escaped here; `body` is HTML and already escaped by the caller.
     name = escape(title)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -97,7 +98,7 @@ def page(title: str, body: str, style: str = "", wide: bool = False) -> str:
 
 
 def numbers_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of texts, the first column to the left and the others to the right."""
+    """A table of texts, the first column aligned left and the others right."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
@@ -105,5 +106,5 @@ def numbers_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 
 def figure(svg: str, caption: str) -> str:
-    """A picture, put in as it is, above its caption."""
+    """A plot, inserted unchanged, above its caption."""
     return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"

@@ -10,8 +10,8 @@ from retro.retrieval.shared_runs import PALETTE, ColouredChunk, ColouredNeighbou
 
 
 def render_sample(chunks: Sequence[ColouredChunk], title: str) -> RenderableType:
-    """A row for each chunk: the text on the left, the neighbours that it retrieved on the right."""
-    # Without retrieval there is no empty column, and nothing that a legend would explain.
+    """A row for each chunk: its text on the left, its neighbours on the right."""
+    # Without retrieval there is neither an empty column nor a legend.
     has_neighbours = any(chunk.neighbours for chunk in chunks)
     table = Table(title=title, show_lines=True, expand=True)
     table.add_column("prompt (dim) and sample", ratio=1)
@@ -27,12 +27,12 @@ def render_sample(chunks: Sequence[ColouredChunk], title: str) -> RenderableType
 
 
 def spans_text(spans: Sequence[Span], num_dim: int = 0) -> Text:
-    """Tokens on their colours; of those without one the first so many are dim."""
+    """Tokens on their colours; of those without a colour, the first `num_dim` are dim."""
     text = Text()
     for number, span in enumerate(spans):
         style = "dim" if number < num_dim else ""
         if span.colour:
-            # The palette is light whatever the terminal is, so the letters on it are black.
+            # The palette is light on any terminal, so the letters on it are black.
             style = f"black on {span.colour}"
         text.append(span.text, style)
     return text

@@ -1,1 +1,1 @@
-"""Question answering as in the paper: passages from any source enter through the retrieval pathway."""
+"""Question answering as in the paper: the model reads passages as its neighbours."""

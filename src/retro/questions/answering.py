@@ -1,7 +1,8 @@
-"""Answers by a model that reads passages, and where the passages come from.
+"""Answering questions with a model that reads passages, and where the passages come from.
 
-A source finds the passages of each question: its own file, another one, a datastore, BM25, or nothing. The
-answers are greedy, through the cached sampler, many questions together.
+A source finds the passages of each question: in the question's own file, in another one, in a
+datastore, by BM25, or none at all. Answers are greedy, from the cached sampler, many
+questions in a batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from retro.retrieval.index.bm25 import Bm25Index
 from retro.retrieval.retriever import Passage
 from retro.stages.progress import Progress, no_progress
 
+# Answers are trained without line breaks, so the first one ends an answer.
 GREEDY = Choice(temperature=0.0, stop=("\n",))
 
 Source = Callable[[Sequence[Question]], list[list[Passage]]]
@@ -44,7 +46,7 @@ def given_passages(passages: Sequence[Passage], k: int) -> Source:
 
 
 def from_datastore(datastore: Datastore, k: int) -> Source:
-    """The k chunks, with their continuations, that the datastore finds nearest to each question."""
+    """The k chunks nearest to each question in the datastore, with their continuations."""
 
     def search(questions: Sequence[Question]) -> list[list[Passage]]:
         found = datastore.search([question.text for question in questions], k)
@@ -54,9 +56,10 @@ def from_datastore(datastore: Datastore, k: int) -> Source:
 
 
 class FromBm25:
-    """The k chunks of a datastore with the highest BM25 score for each question, whatever its own index is.
+    """The k chunks of a datastore with the highest BM25 score for each question.
 
-    The index is made in memory, of the version that is the newest then.
+    The index is made in memory, whatever index the datastore has, from its newest
+    version at that time.
     """
 
     def __init__(self, datastore: Datastore, k: int) -> None:
@@ -65,7 +68,8 @@ class FromBm25:
         self.datastore = datastore
         self.k = k
         self.snapshot = datastore.snapshot()
-        # The chunks of documents that are still there; a segment also holds those of deleted ones.
+        # Segments are immutable and still hold deleted documents, whose chunks
+        # are left out here.
         parts = [
             segment.chunks[live[segment.places]]
             for segment, live in zip(self.snapshot.segments, self.snapshot.live, strict=True)
@@ -74,25 +78,27 @@ class FromBm25:
         values = self.snapshot.values(self.chunks, datastore.chunk_len)
         tokens = [row[row != datastore.tokenizer.pad_id] for row in values]
         self.index = Bm25Index()
+        # BM25 needs no keys, so they have width 0.
         self.index.add(Entries(np.zeros((len(values), 0)), tokens))
 
     def __call__(self, questions: Sequence[Question]) -> list[list[Passage]]:
-        # With the space that a word has in running text.
+        # A leading space gives the first word the token it has in running text.
         tokens = [np.array(self.datastore.tokenizer.encode(f" {question.text}")) for question in questions]
         entries = Entries(np.zeros((len(tokens), 0)), tokens)
         distances, rows = self.index.search(entries, min(self.k, len(self.chunks)))
-        # Rows of the index are places in `chunks`; −1 stays −1, where there are fewer matches than k.
+        # Rows of the index are places in `chunks`; −1 means fewer matches than k, and stays −1.
         chunks = np.where(rows >= 0, self.chunks[rows], -1)
         found = self.datastore.describe(self.snapshot, distances, chunks)
         return [list(map(_passage, neighbours)) for neighbours in found]
 
 
 def _passage(neighbour: Neighbour) -> Passage:
+    # Passages have scores, where more is better; neighbours have distances.
     return Passage(neighbour.text, neighbour.title, -neighbour.distance)
 
 
 def with_passages(questions: Sequence[Question], source: Source) -> list[Question]:
-    """The questions with the passages of a source in place of their own."""
+    """The questions, with the passages of a source in place of their own."""
     return [
         replace(question, passages=tuple(found))
         for question, found in zip(questions, source(questions), strict=True)
@@ -101,7 +107,8 @@ def with_passages(questions: Sequence[Question], source: Source) -> list[Questio
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer with the passages that the model read for it; none at all where it answered closed book."""
+    """An answer, with the passages that the model read for it; none if it
+    answered closed book."""
 
     question: Question
     text: str
@@ -111,7 +118,7 @@ class Answer:
 
 
 class Answerer:
-    """Answers questions with a model; the source finds the passages of each."""
+    """Answers questions with a model; the source finds their passages."""
 
     def __init__(
         self,
@@ -130,11 +137,11 @@ class Answerer:
         self.form = Format(tokenizer, model.facts.chunk_len)
 
     def having(self, model: LanguageModel, source: Source) -> "Answerer":
-        """The same with another model and another source."""
+        """The same answerer with another model and source."""
         return Answerer(model, self.tokenizer, source, self.max_tokens, self.batch_size)
 
     def answer(self, questions: Sequence[Question], progress: Progress = no_progress) -> list[Answer]:
-        """The answers in the questions' order."""
+        """The answers, in the order of the questions."""
         answers: list[Answer] = []
         for start in range(0, len(questions), self.batch_size):
             answers += self._answer(questions[start : start + self.batch_size])
@@ -147,7 +154,7 @@ class Answerer:
             raise ConfigError(
                 "the model has no cross-attention to read passages with; expected a RETRO, or closed book"
             )
-        # Each prompt brings its own passages, so that the sampler searches nothing.
+        # Each prompt brings its own passages, so the sampler searches nothing.
         prompts = [
             Prompt(self.form.prompt(question.text), question.text, self.form.passages(found))
             for question, found in zip(questions, passages, strict=True)

@@ -1,8 +1,8 @@
-"""Questions as tokens, and batches of them for the training loop, with the loss on the answers alone.
+"""Questions as tokens and as training batches, with the loss on the answers alone.
 
-The prompt is padded at its left, so that `answer:` ends a chunk: the first of the chunks that read the
-passages begins there. A question that needs more than a chunk takes as many as it needs, and still ends at a
-chunk's end.
+A prompt is padded on the left, so that `answer:` ends a chunk; from there on the passages
+are read. A question longer than a chunk takes as many chunks as it needs, and still ends
+at the end of one.
 """
 
 from collections.abc import Sequence
@@ -32,12 +32,13 @@ class Format:
         self.chunk_len = chunk_len
 
     def prompt(self, question: str) -> list[int]:
-        """What is answered; its length is a multiple of the chunk length."""
+        """The tokens of the prompt; their number is a multiple of the chunk length."""
         tokens = self.tokenizer.encode(PROMPT.format(question=question))
         return [self.tokenizer.pad_id] * (-len(tokens) % self.chunk_len) + tokens
 
     def answer(self, answer: str) -> list[int]:
-        """What follows the prompt; it is encoded apart, so that no token lies across the chunk's end."""
+        """The tokens after the prompt, encoded separately so that no token crosses
+        the chunk's end."""
         return [*self.tokenizer.encode(ANSWER.format(answer=answer)), self.tokenizer.end_id]
 
     def passages(self, passages: Sequence[Passage]) -> list[Neighbour]:
@@ -48,7 +49,7 @@ class Format:
         return Passages(written, self.tokenizer, self.chunk_len).neighbours
 
     def num_cut(self, questions: Sequence[Question], num_passages: int) -> int:
-        """How many of the passages that will be read are longer than the retrieved length."""
+        """How many of the passages to be read are longer than the retrieved length."""
         read = [passage for question in questions for passage in question.passages[:num_passages]]
         lengths = (len(self.tokenizer.encode(written_passage(passage))) for passage in read)
         return sum(length > 2 * self.chunk_len for length in lengths)
@@ -59,10 +60,10 @@ def written_passage(passage: Passage) -> str:
 
 
 class QuestionBatches:
-    """Batch number i of an endless stream, a pure function of the seed and i.
+    """An endless stream of batches, each a pure function of the seed and its number.
 
-    Every question comes once an epoch, in a new order, with any one of its right answers. Questions without
-    an answer, or longer with it than `seq_len`, are left out.
+    Every question comes once an epoch, in a new order, with one of its right answers.
+    Questions without an answer, or longer than `seq_len` with it, are left out.
     """
 
     mixture: Mixture | None = None
@@ -92,14 +93,15 @@ class QuestionBatches:
         """Questions that were left out as too long."""
         self.seq_len = max(length for _, length in kept)
         """Tokens of the longest sequence."""
+        # A batch may span two epochs.
         self._order = lru_cache(maxsize=2)(self._shuffled)
 
     def rows(self, number: int, start: int, stop: int) -> Batch:
-        """Some rows of a batch. They have neighbours if any row of the whole batch has passages.
+        """Some rows of a batch; they have neighbours if any row of the whole batch has passages.
 
-        Under torchrun each process takes its own rows, and all must run the encoder or none, as they wait for
-        each other in its sharded layers. So the whole batch decides, and rows without passages get masked
-        ones.
+        Under torchrun each process takes its own rows. Either all processes run the encoder
+        or none, as they wait for each other in its sharded layers. So the whole batch
+        decides, and rows without passages get masked ones.
         """
         drawn = [self._draw(index) for index in self._indices(number)]
         reads = any(question.passages[: self.num_passages] for question, _ in drawn)
@@ -117,15 +119,16 @@ class QuestionBatches:
         return [repr(self._draw(index)[0].text) for index in self._indices(number)]
 
     def _indices(self, number: int) -> range:
-        """The places of a batch in the endless stream."""
+        """The places of a batch in the stream."""
         return range(number * self.batch_size, (number + 1) * self.batch_size)
 
     def _draw(self, index: int) -> tuple[Question, str]:
-        """The question at a place of the stream, and the answer to learn there."""
+        """The question at a place in the stream, and the answer to learn."""
         epoch, position = divmod(index, len(self.questions))
         question = self.questions[self._order(epoch)[position]]
         if question.target:
             return question, question.target
+        # By the place in the stream, so that it does not depend on what was drawn before.
         chosen = np.random.default_rng([self.seed, index]).integers(len(question.answers))
         return question, question.answers[chosen]
 
@@ -141,19 +144,22 @@ def make_batch(
     pad_id: int,
     reads: bool | None = None,
 ) -> Batch:
-    """Prompts that end together at a chunk's end, with their answers behind; answers alone are predicted.
+    """Prompts that all end at the same chunk's end, with their answers after; only
+    answers are predicted.
 
-    Shorter prompts are padded at their left by whole chunks. If the batch `reads`, by default if any row has
-    passages, every chunk from the prompt's last one on has the row's passages, and none before it; what is
-    missing is masked.
+    Shorter prompts are padded on the left by whole chunks. If the batch `reads` (by default,
+    if any row has passages), every chunk from the prompt's last one on has the row's
+    passages. Earlier chunks have none, and what is missing is masked.
     """
     width, longest = max(map(len, prompts)), max(map(len, answers))
     tokens = np.full((len(prompts), width + longest), pad_id, dtype=np.int64)
     targets = tokens.copy()
     for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        # Prompts end at `width`; answers begin there and differ in length.
         tokens[row, width - len(prompt) : width] = prompt
         tokens[row, width : width + len(answer)] = answer
         targets[row, width : width + len(answer)] = answer
+    # Shifted by one: each position predicts the next token.
     inputs = torch.from_numpy(tokens[:, :-1]), torch.from_numpy(targets[:, 1:])
     if not (any(passages) if reads is None else reads):
         return Batch(*inputs, None, None)
@@ -162,14 +168,19 @@ def make_batch(
         values = np.full((len(prompts), 1, 2 * chunk_len), pad_id, dtype=np.int64)
         mask = np.zeros((len(prompts), 1), dtype=bool)
     num_chunks = (tokens.shape[1] - 1) // chunk_len
-    # The prompt's last chunk is the first to read: its neighbours condition what comes after its end.
+    # The neighbours of the prompt's last chunk are read from its last token on, so they are
+    # the first that the answer can see.
     is_reading = np.arange(num_chunks) >= width // chunk_len - 1
+    # A copy, since torch expects memory that it may write to.
     neighbours = np.broadcast_to(values[:, None], (len(prompts), num_chunks, *values.shape[1:])).copy()
     neighbour_mask = mask[:, None] & is_reading[:, None]
     return Batch(*inputs, torch.from_numpy(neighbours), torch.from_numpy(neighbour_mask))
 
 
 def _longest(question: Question, form: Format) -> int:
-    """Tokens of the question with the longest answer that may be drawn; the last token predicts nothing."""
+    """Input tokens of the question with the longest answer that may be drawn.
+
+    The last token predicts nothing and is no input.
+    """
     answers = (question.target,) if question.target else question.answers
     return len(form.prompt(question.text)) + max(len(form.answer(answer)) for answer in answers) - 1

@@ -1,6 +1,6 @@
 """Questions with answers and passages, from the JSON that DPR and FiD write.
 
-A file is one array, or one object a line, plain or packed.
+A file holds one array, or one object a line, and may be compressed.
 """
 
 import json
@@ -17,7 +17,7 @@ from retro.retrieval.retriever import Passage
 
 EXPECTED = "expected objects with question, answers and ctxs (title, text, score)"
 DPR_TRAINING = ("positive_ctxs", "hard_negative_ctxs", "negative_ctxs")
-"""Where DPR's own training files keep their passages."""
+"""Where DPR's own training files keep passages."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Question:
     answers: tuple[str, ...] = ()
     passages: tuple[Passage, ...] = ()
     target: str = ""
-    """The answer to learn, where the file names one; else any of the answers."""
+    """The answer to learn, if the file names one; else any of the answers."""
 
 
 @dataclass(frozen=True)
 class Questions:
-    """What a file holds, and how often something was missing in it."""
+    """The questions of a file, and how often something was missing."""
 
     rows: list[Question]
     notes: Counter[str] = field(default_factory=Counter)
@@ -46,11 +46,11 @@ class Questions:
 
 
 def read_questions(path: Path, num_passages: int | None = None) -> Questions:
-    """The questions of a file with the best `num_passages` of each.
+    """The questions of a file, each with its best `num_passages` passages.
 
     What lacks a question is left out; whatever is missing is counted.
 
-    Passages keep the file's order, unless every one of a question has a score.
+    Passages keep the file's order, unless all of a question's passages have a score.
     """
     found = Questions([])
     for where, record in _records(path):
@@ -81,6 +81,7 @@ def _question(record: Mapping[str, Any], notes: Counter[str], num_passages: int 
     target = _line(record.get("target"))
     listed_answers = _list(record.get("answers", record.get("answer")))
     answers = tuple(filter(None, map(_line, listed_answers)))
+    # A file may name only the target.
     if not answers and target:
         answers = (target,)
     if not answers:
@@ -93,10 +94,10 @@ def _question(record: Mapping[str, Any], notes: Counter[str], num_passages: int 
     passages = [passage for passage in read if passage is not None]
     notes["passages left out: without text"] += len(read) - len(passages)
     notes["without a passage of their own"] += not passages
-    # Half a set of scores orders nothing: then the file's own order is the best that is known.
+    # If some have no score, the file's own order is the best that is known.
     if all(passage.score is not None for passage in passages):
         passages.sort(key=lambda passage: -(passage.score or 0.0))
-    # Adding nothing leaves a zero behind, which would be a warning of nothing.
+    # Adding 0 leaves an entry behind, which would become a warning about nothing.
     for note in [note for note, count in notes.items() if not count]:
         del notes[note]
     return Question(text, answers, tuple(passages[:num_passages]), target)
@@ -123,17 +124,17 @@ def _line(value: Any) -> str:
 
 
 def _list(value: Any) -> list[Any]:
-    """A value that may stand alone where a list belongs."""
+    """A value as a list; files may give a single value without one."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
-    """The objects of a file, each with the words that tell where it is."""
+    """The objects of a file, each with a description of where it is."""
     try:
         with open_stream(path) as file:
-            # One array is read whole; objects, one a line, are read as they come.
+            # An array is read whole; objects on lines are read one by one.
             first = next((line for line in file if line.strip()), b"")
             if first.lstrip().startswith(b"["):
                 for number, record in enumerate(_parse(first + file.read(), str(path)), start=1):
@@ -150,6 +151,7 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _parse(content: bytes, where: str) -> Any:
     try:
+        # A file may begin with a byte-order mark.
         return json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where} is not JSON ({getattr(error, 'msg', error)}); {EXPECTED}") from None

@@ -1,4 +1,4 @@
-"""Fine-tuning on questions, through the one training loop, and an experiment that tests what came of it."""
+"""Fine-tuning on questions with the usual training loop, and an experiment that tests it."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from retro.workspace import Workspace
 
 
 def no_warning(line: str) -> None:
-    """For callers who do not want to know."""
+    """Ignore a warning."""
 
 
 def finetune(
@@ -38,10 +38,11 @@ def finetune(
     progress: Progress = no_progress,
     warn: Callable[[str], None] = no_warning,
 ) -> tuple[TrainableModel, Artifact]:
-    """Fine-tune a run of the workspace, or a run's folder with its tokenizer, to the run `name`.
+    """Fine-tune a run of the workspace, or a run's folder with its tokenizer,
+    into the run `name`.
 
-    A question shows its first `num_neighbours` passages. `seq_len` is the most tokens that a question and its
-    answer may have.
+    The model reads the first `num_neighbours` passages of each question. `seq_len` is the
+    most tokens that a question with its answer may have.
     """
     path = work.run_path(name)
     tuning = tuning or FineTuningConfig()
@@ -50,12 +51,14 @@ def finetune(
     k = config.num_neighbours if reads else 0
     form = Format(Tokenizer.open(work.tokenizer_path), model.facts.chunk_len)
     batches = QuestionBatches(questions, form, config.batch_size, k, config.seed, config.seq_len)
+    # Seed 0 whatever the run's seed, so that losses can be compared.
     validation = QuestionBatches(valid, form, config.batch_size, k, 0, config.seq_len) if valid else None
     if batches.num_long:
         warn(f"{batches.num_long:,} questions left out: longer than seq_len")
     if num_cut := form.num_cut(questions, k):
         warn(f"{num_cut:,} passages cut")
-    # Every question belongs to the run's identity: with others a begun training is refused.
+    # The questions are part of the run's identity: with others, an unfinished
+    # training is refused.
     store = work.corpus().train
     everything = [dataclasses.asdict(question) for question in (*questions, *valid)]
     inputs = {
@@ -72,7 +75,7 @@ def finetune(
                 "leave out --frozen"
             )
         model.freeze_all_but_retrieval()
-    # What is counted as tokens a step: the longest that really occurs, not the most that was allowed.
+    # Speed is counted in tokens, by the longest question that occurs, not the longest allowed.
     config = dataclasses.replace(config, seq_len=batches.seq_len)
     origin = Origin(tokenizer=work.tokenizer_path)
     artifact = train(model, batches, config, path, inputs, validation, progress, origin=origin)
@@ -80,14 +83,15 @@ def finetune(
 
 
 def split(questions: Sequence[Question], fractions: Sequence[float], seed: int = 0) -> list[list[Question]]:
-    """The questions in parts, the last of which takes the rest.
+    """Split the questions into parts; the last takes the rest.
 
-    Equal questions are in the same part, and stay there when others come.
+    Equal questions go into the same part, and stay there when others are added.
     """
     bounds = np.cumsum(fractions)
     parts: list[list[Question]] = [[] for _ in range(len(bounds) + 1)]
     for question in questions:
-        # The text's hash as a number between 0 and 1: where it lies among the bounds is the part.
+        # A hash of the text as a number from 0 to 1; the bounds that it lies
+        # between name the part.
         place = int(make_fingerprint(seed, " ".join(question.text.lower().split())), 16) / 16**16
         parts[int(np.searchsorted(bounds, place, side="right"))].append(question)
     return parts
@@ -96,14 +100,15 @@ def split(questions: Sequence[Question], fractions: Sequence[float], seed: int =
 def with_distractors(
     questions: Sequence[Question], source: Source, num_passages: int, seed: int = 0
 ) -> list[Question]:
-    """Questions with `num_passages` each, in random order.
+    """The questions with `num_passages` passages each, in random order.
 
-    A question's own are filled up from a source with passages that do not hold the answer.
+    A question's own passages come with others from a source that do not hold the answer.
     """
     rng = np.random.default_rng(seed)
     filled = []
     for question, found in zip(questions, source(questions), strict=True):
         own = list(question.passages[:num_passages])
+        # A distractor with the answer would make a wrong passage right.
         others = [passage for passage in found if not holds_answer(passage, question.answers)]
         passages = own + others[: num_passages - len(own)]
         shuffled = tuple(passages[place] for place in rng.permutation(len(passages)))
@@ -113,7 +118,7 @@ def with_distractors(
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A fine-tuning with its test."""
+    """The result of fine-tuning and its test."""
 
     num_train: int
     num_valid: int
@@ -132,11 +137,12 @@ def run_experiment(
     fractions: tuple[float, float] = (0.2, 0.05),
     progress: Progress = no_progress,
 ) -> Experiment:
-    """Split the questions, fill up their passages, fine-tune, and answer the test questions in every way.
+    """Split the questions, add distractors, fine-tune, and answer the test
+    questions in every way.
 
-    `fractions` go to test and validation. The passages that are missing come from the datastore. With a
-    `baseline` that model is fine-tuned closed book as well, on the same questions. The numbers are left in
-    `evaluations/NAME.json`.
+    `fractions` are the parts for test and validation. Distractors come from the datastore. A
+    `baseline`, if named, is also fine-tuned, closed book, on the same questions. The numbers
+    go to `evaluations/NAME.json`.
     """
     known = [question for question in questions if question.answers and question.passages]
     parts = split(known, fractions)

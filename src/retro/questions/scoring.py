@@ -1,6 +1,7 @@
-"""Exact match and F1 as SQuAD defined them, the recall of passages, and what the passages are worth.
+"""Exact match and F1 as in SQuAD, the recall of passages, and what the passages are worth.
 
-For that the same model answers closed book, with its passages, and with those of another question.
+For the last, the same model answers closed book, with a question's passages, and with those
+of another question.
 """
 
 import re
@@ -30,7 +31,8 @@ HEADINGS = ["", "exact match", "F1", "recall", "open book gains (EM)"]
 
 
 def normalise(text: str) -> str:
-    """Lower case without punctuation, articles and doubled spaces, in SQuAD's order."""
+    """Lower case, without punctuation, articles or extra spaces, in SQuAD's order."""
+    # The order matters: "the-best" becomes "thebest", as in SQuAD's own script.
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -39,22 +41,23 @@ def exact_match(answer: str, right: str) -> float:
 
 
 def f1(answer: str, right: str) -> float:
-    """The harmonic mean of precision and recall over words; of empty texts, whether both are."""
+    """The harmonic mean of precision and recall over words; for empty texts, 1 if both are."""
     found, expected = normalise(answer).split(), normalise(right).split()
     if not found or not expected:
         return float(found == expected)
     shared = sum((Counter(found) & Counter(expected)).values())
+    # 2 · P · R / (P + R), with P and R over the same shared words.
     return 2 * shared / (len(found) + len(expected))
 
 
 def best(measure: Callable[[str, str], float], answer: str, answers: Sequence[str]) -> float:
-    """By the answer that it comes closest to."""
+    """The best mark over all right answers."""
     return max(measure(answer, right) for right in answers)
 
 
 def holds_answer(passage: Passage, answers: Sequence[str]) -> bool:
-    """Whether one of the answers stands in the passage or its title, word for word."""
-    # With a space at either end, so that only whole words match.
+    """Whether the passage or its title contains one of the answers, word for word."""
+    # A space at either end, so that only whole words match.
     words = f" {normalise(passage.title)} {normalise(passage.text)} "
     return any(f" {normalise(answer)} " in words for answer in answers if normalise(answer))
 
@@ -70,7 +73,8 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """The score of all answers, and of those with and without a passage that holds the answer."""
+    """The scores of all answers, and of those with and without a passage that
+    holds the answer."""
 
     all: Score
     recall: Interval
@@ -80,7 +84,7 @@ class Scores:
 
 
 class Marks:
-    """Every answer's marks, in order; only questions whose answers are known can be marked."""
+    """The marks of every answer, in order; questions without known answers are skipped."""
 
     def __init__(self, answers: Sequence[Answer]) -> None:
         known = [(answer, answer.question.answers) for answer in answers if answer.question.answers]
@@ -94,6 +98,7 @@ class Marks:
 
     def scores(self) -> Scores:
         everything = np.ones(len(self.f1), dtype=bool)
+        # Either part may be empty, and then has no score.
         parts = (self._score(part) if part.any() else None for part in (self.recalled, ~self.recalled))
         return Scores(self._score(everything), mean(self.recalled), *parts)
 
@@ -102,18 +107,21 @@ class Marks:
 
 
 def score(answers: Sequence[Answer]) -> Scores:
-    """The scores of answers to questions whose right answers are known; the others are passed over."""
+    """The scores of answers; questions without known answers are skipped."""
     return Marks(answers).scores()
 
 
 def mean(values: np.ndarray) -> Interval:
-    """The mean with an interval over questions drawn with replacement."""
+    """The mean, with a bootstrap interval over questions."""
     return bootstrap_ratio(values.astype(np.float64), np.ones(len(values)))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The scores of each way to answer, and how far open book is above each other way, paired by question."""
+    """The scores of each way to answer, and the gain of open book over each other way.
+
+    Gains are paired by question.
+    """
 
     scores: dict[str, Scores]
     gains: dict[str, Interval]
@@ -144,13 +152,14 @@ def compare(
     closed: LanguageModel | None = None,
     progress: Progress = no_progress,
 ) -> Comparison:
-    """Answer questions, which bring their passages, in all ways.
+    """Answer questions that bring their passages in all ways.
 
-    `closed` is a model that was tuned without passages, if there is one.
+    `closed` is a model fine-tuned without passages, if there is one.
     """
     ways = {
         CLOSED: (answerer.model, closed_book, questions),
         OPEN: (answerer.model, answerer.source, questions),
+        # Passages of the same kind as open book, but about another question.
         SHUFFLED: (answerer.model, answerer.source, with_foreign_passages(questions)),
     }
     if closed is not None:
@@ -168,6 +177,7 @@ def compare_answers(answers: Mapping[str, Sequence[Answer]]) -> Comparison:
     others = [way for way in marks if way != OPEN]
     return Comparison(
         {way: found.scores() for way, found in marks.items()},
+        # Paired: first the difference for each question, then its interval.
         {way: mean(marks[OPEN].exact_match - marks[way].exact_match) for way in others},
         {way: mean(marks[OPEN].f1 - marks[way].f1) for way in others},
     )
@@ -175,7 +185,7 @@ def compare_answers(answers: Mapping[str, Sequence[Answer]]) -> Comparison:
 
 def with_foreign_passages(questions: Sequence[Question]) -> list[Question]:
     """Every question with the passages of the next one."""
-    # The last question gets those of the first, so that nobody keeps its own as long as there are two.
+    # The last question gets those of the first, so that none of two or more keeps its own.
     following = [*questions[1:], *questions[:1]]
     return [
         replace(question, passages=other.passages)

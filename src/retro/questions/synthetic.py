@@ -1,12 +1,13 @@
-"""Questions that nobody wrote: cloze questions out of any text, and a probe that only the passages can solve.
+"""Synthetic questions: cloze questions from any text, and a probe that needs its passages.
 
-A *cloze* question asks for a name or number of a sentence, and the text around the sentence is the passage.
-It teaches a model to look an answer up before there are many real questions to learn from, and is for
-training alone.
+A *cloze* question asks for a name or number in a sentence, and the text around the sentence
+is its passage. It teaches a model to look up an answer when there are few real questions to
+learn from. It is for training only.
 
-The *probe* asks for the code of a key, which is new for every question. It tells a pathway that carries
-nothing from a model that has learned too little: keys and codes are words of a small stock, paired anew each
-time, so that closed book, or with another question's passages, nothing beats a guess.
+The *probe* asks for the code of a key. Keys and codes are words from a small stock, paired
+anew for every question. Closed book, or with another question's passages, nothing beats a
+guess. So the probe distinguishes a retrieval path that carries nothing from a model that has
+merely learned too little.
 """
 
 import re
@@ -37,11 +38,11 @@ NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]+(?: (?:of |the )?[A-Z][a-z]+){0,3}\b"
 YEAR = re.compile(r"\b1\d{3}\b|\b20\d{2}\b")
 NUMBER = re.compile(r"(?<![\d.,])\d[\d,]*(?![\d.,]*\d)")
 ASKED = ((YEAR, "when"), (NAME, "what"), (NUMBER, "how many"))
-"""What is asked for, and the word that stands for it in the question."""
+"""What is asked for, and the word that replaces it in the question."""
 CONTEXT = 6
-"""Words of the sentence on either side of the answer that the question keeps."""
+"""How many words on either side of the answer the question keeps."""
 PASSAGE = 400
-"""Characters of a passage."""
+"""Characters in a passage."""
 
 NUM_KEYS = 40
 NUM_CODES = 40
@@ -52,7 +53,8 @@ _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "
 def cloze_questions(
     documents: Iterable[Document], per_document: int = 4, seed: int = 0
 ) -> Iterator[Question]:
-    """At most so many questions of each document, each with the one passage that answers it."""
+    """At most `per_document` questions from each document, each with the passage
+    that answers it."""
     rng = np.random.default_rng(seed)
     for document in documents:
         sentences = list(SENTENCE.finditer(document.text))
@@ -70,7 +72,8 @@ def documents_of(store: TokenStore, tokenizer: Tokenizer) -> Iterator[Document]:
 
 
 def _cloze_question(document: Document, sentence: re.Match[str], rng: np.random.Generator) -> Question | None:
-    """A question for something in the sentence, if there is anything that the rest does not give away."""
+    """A question about a sentence, unless nothing can be asked or the question gives it away."""
+    # The kind is drawn first, then the match: names would otherwise crowd out years.
     kinds = [(found, word) for pattern, word in ASKED if (found := list(pattern.finditer(sentence[0])))]
     if not kinds:
         return None
@@ -79,9 +82,11 @@ def _cloze_question(document: Document, sentence: re.Match[str], rng: np.random.
     before = sentence[0][: answer.start()].split()[-CONTEXT:]
     after = sentence[0][answer.end() :].rstrip(".!? ").split()[:CONTEXT]
     text = " ".join([*before, word, *after]).lower()
+    # Too few words to tell what is asked, or the answer among them.
     if len(before) + len(after) < CONTEXT or answer[0].lower() in text:
         return None
-    # The passage begins at a random place before the sentence, so that the answer may stand anywhere in it.
+    # The passage begins at a random place before the sentence, so that the answer may
+    # be anywhere in it.
     room = max(1, PASSAGE - len(sentence[0]))
     start = max(0, sentence.start() - int(rng.integers(room)))
     passage = " ".join(document.text[start : start + max(PASSAGE, len(sentence[0]))].split())
@@ -89,7 +94,7 @@ def _cloze_question(document: Document, sentence: re.Match[str], rng: np.random.
 
 
 def words(number: int, num_syllables: int, seed: int) -> list[str]:
-    """Different pseudo-words of equally many syllables."""
+    """Distinct pseudo-words with the same number of syllables."""
     rng = np.random.default_rng(seed)
     drawn: dict[str, None] = {}  # a set that keeps its order, so that the words depend on the seed alone
     while len(drawn) < number:
@@ -98,7 +103,9 @@ def words(number: int, num_syllables: int, seed: int) -> list[str]:
 
 
 def make_questions(number: int, seed: int, num_passages: int = NUM_PASSAGES) -> list[Question]:
-    """Questions for the code of a key; one passage tells it and the others tell the codes of other keys."""
+    """Questions about the code of a key; one passage has it, the others have
+    those of other keys."""
+    # The stock is fixed; the seed decides only which are paired.
     keys, codes = words(NUM_KEYS, 2, 1), words(NUM_CODES, 3, 2)
     rng = np.random.default_rng(seed)
     questions = []
@@ -114,7 +121,7 @@ def make_questions(number: int, seed: int, num_passages: int = NUM_PASSAGES) -> 
 
 
 def make_tokenizer(folder: Path, vocab_size: int = 420) -> Tokenizer:
-    """A tokenizer of the probe's own text, written into a folder."""
+    """A tokenizer trained on the probe's own text, written into a folder."""
     rows = make_questions(2000, seed=0)
     texts = [PROMPT.format(question=row.text) + ANSWER.format(answer=row.answers[0]) for row in rows]
     texts += [written_passage(passage) for row in rows for passage in row.passages]
@@ -165,15 +172,15 @@ def run_probe(
     num_test: int = 200,
     progress: Progress = no_progress,
 ) -> Comparison:
-    """Train a small RETRO from scratch on the probe, to a run at `path`, and answer new questions in every
-    way.
+    """Train a small RETRO on the probe into a run at `path`, and answer new
+    questions in every way.
     """
     config = config or probe_training()
-    # A folder of its own that goes away: the tokenizer is a pure function of the probe's text.
+    # Temporary: the tokenizer is a pure function of the probe's text and can be made again.
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "tokenizer"
         tokenizer = make_tokenizer(folder)
-        # The run keeps a copy of the tokenizer, so that it can be opened like any other.
+        # The run keeps a copy of the tokenizer, so it opens like any other run.
         artifact = _train_probe(path, config, tokenizer, copying_start, Origin(tokenizer=folder), progress)
     k = config.num_neighbours
     answerer = Answerer(load(artifact.path), tokenizer, own_passages(k), batch_size=50)
@@ -188,7 +195,7 @@ def _train_probe(
     origin: Origin,
     progress: Progress,
 ) -> Artifact:
-    """Train on questions of which no two are alike."""
+    """Train on questions of which each is seen once."""
     model_config = probe_model(tokenizer, copying_start)
     form, k = Format(tokenizer, model_config.chunk_len), config.num_neighbours
 
@@ -196,6 +203,7 @@ def _train_probe(
         return QuestionBatches(make_questions(number, seed, k), form, config.batch_size, k, config.seed)
 
     torch.manual_seed(config.seed)
+    # Enough for every step: no question comes twice.
     batches = batches_of(config.num_steps * config.batch_size, 1)
     valid = batches_of(8 * config.batch_size, 2)
     model = make_model(model_config)

@@ -1,4 +1,5 @@
-"""Training batches: documents packed on the chunk grid, each with the neighbours of its chunks."""
+"""Training batches: documents packed on the chunk grid, each with the neighbours of its
+chunks."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +25,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Batch:
-    """Model inputs and the tokens to predict; padding is not predicted."""
+    """A model's inputs and the tokens to predict; padding is not predicted."""
 
     tokens: Int[Tensor, "batch seq"]
     targets: Int[Tensor, "batch seq"]
@@ -32,7 +33,7 @@ class Batch:
     neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None
 
     def inputs(self, device: torch.device) -> list[Tensor | None]:
-        """The four tensors, where the model is."""
+        """The four tensors, on the model's device."""
         tensors = (self.tokens, self.targets, self.neighbours, self.neighbour_mask)
         return [None if tensor is None else tensor.to(device, non_blocking=True) for tensor in tensors]
 
@@ -47,13 +48,13 @@ class Batch:
 
 @runtime_checkable
 class Batches(Protocol):
-    """What training needs of its data: batch number i, and nothing remembered between two of them."""
+    """What training needs of its data: batch number i, without any state between batches."""
 
     mixture: Mixture | None
-    """The sources that sequences are drawn from by weight, if they are."""
+    """The sources that sequences are drawn from by weight; None if there are no weights."""
 
     def rows(self, number: int, start: int, stop: int) -> Batch:
-        """Some of the sequences of batch `number`: what one of several processes needs of it."""
+        """Some sequences of batch `number`: the share of one process."""
         ...
 
     def documents(self, number: int) -> list[str]:
@@ -62,12 +63,15 @@ class Batches(Protocol):
 
 
 class PackedBatches:
-    """Batch number i of an endless stream, a pure function of the seed and i: a run resumes anywhere.
+    """An endless stream of batches, each a pure function of the seed and its number.
 
-    An epoch lays all documents, shuffled, one behind the other, each from a fresh chunk on, and cuts the
-    row of chunks into sequences. A document's last chunk is padded; it retrieves nothing, since nothing of
-    the document follows it. Neighbours from any document that is in the same sequence are masked. With a
-    mixture the sources take turns by their weights instead, each going through its own sequences.
+    A run can therefore resume at any step.
+
+    An epoch puts all documents in random order, starts each on a fresh chunk, and cuts the
+    row of chunks into sequences. A document's last chunk is padded and retrieves nothing,
+    since no token of the document follows it. Neighbours from a document in the same
+    sequence are masked. With a mixture, sources are drawn by weight instead, and each goes
+    through its own sequences.
     """
 
     def __init__(
@@ -93,12 +97,13 @@ class PackedBatches:
         self.seed = seed
         self.pad_id = store.pad_id
         self.chunks_per_sequence = seq_len // chunk_len
+        # Rounded up: the last sequence of an epoch may end in empty places.
         self.sequences_per_epoch = -(-len(self.table) // self.chunks_per_sequence)
         self.neighbours = neighbours
         self.k = k
         self.hashes = content_hashes(store)
         self.ids = [document["id"] for document in store.documents]
-        # The batches of two epochs may be asked for at once: one is made ahead.
+        # Two epochs: batches are made ahead, so the next epoch begins before the last has ended.
         self._shuffled = lru_cache(maxsize=2)(self._shuffle)
         self._by_source = self._pack_by_source(store, mixture or {})
         sizes = {source: len(rows) for source, rows in self._by_source.items()}
@@ -115,6 +120,7 @@ class PackedBatches:
         return [self.ids[document] for document in np.unique(self.table.documents[chunks[chunks >= 0]])]
 
     def _sequences(self, number: int, start: int, stop: int) -> np.ndarray:
+        # Sequences are numbered through all batches and epochs.
         first = number * self.batch_size
         return np.stack([self._sequence(index) for index in range(first + start, first + stop)])
 
@@ -130,19 +136,22 @@ class PackedBatches:
 
     def _shuffle(self, epoch: int) -> np.ndarray:
         rng = np.random.default_rng([self.seed, epoch])
+        # Documents are shuffled before packing, and sequences after: else a document that
+        # spans several sequences would always be read in a row.
         return rng.permutation(self._pack(rng.permutation(len(self.table.first) - 1)))
 
     def _pack(self, documents: np.ndarray) -> np.ndarray:
         """The chunks of documents in this order, cut into sequences."""
         first, per_sequence = self.table.first, self.chunks_per_sequence
         chunks = np.concatenate([np.arange(first[document], first[document + 1]) for document in documents])
+        # Up to the next multiple of a sequence's length.
         missing = np.full(-len(chunks) % per_sequence, -1)
         return np.concatenate([chunks, missing]).reshape(-1, per_sequence)
 
     def _pack_by_source(self, store: TokenStore, mixture: Mapping[str, float]) -> dict[str, np.ndarray]:
-        """The sequences of every source of the mixture.
+        """The sequences of each source in the mixture.
 
-        Within a source documents are shuffled once, and sequences anew each epoch.
+        A source's documents are shuffled once; its sequences are shuffled again each epoch.
         """
         sources = np.array([document["source"] for document in store.documents])
         unknown = sorted(set(mixture) - set(sources.tolist()))
@@ -157,12 +166,12 @@ class PackedBatches:
         }
 
     def _make(self, chunks: np.ndarray) -> Batch:
-        """The batch of these chunks (sequence, place); −1 is a place that stays empty."""
+        """The batch of these chunks (sequence, place); −1 marks an empty place."""
         real = chunks >= 0
+        # Empty places borrow chunk 0, so that one gather serves all; they are masked below.
         safe = np.where(real, chunks, 0)
-        # One token more than a chunk has: the token after it is what its last token predicts. Behind the
-        # end of a
-        # document there is padding, which is not predicted.
+        # One token more than a chunk has, since its last token predicts the token after it.
+        # After the end of a document comes padding, which is not predicted.
         gathered = self.table.gather(safe, self.chunk_len + 1)
         gathered = np.where(real[..., None], gathered, self.pad_id)
         flat = (len(chunks), -1)
@@ -171,7 +180,8 @@ class PackedBatches:
         if self.neighbours is None:
             return Batch(tokens, targets, None, None)
         values, is_neighbour = self.neighbours.values(safe, self.k)
-        # The last chunk of a document retrieves nothing, as nothing of the document follows it.
+        # The last chunk of a document retrieves nothing: its neighbours would be read only by
+        # tokens of the next document.
         retrieves = real & self._continues(safe)
         mask = is_neighbour & retrieves[..., None] & ~self._same_sequence(chunks)
         return Batch(tokens, targets, torch.from_numpy(values), torch.from_numpy(mask))
@@ -183,29 +193,32 @@ class PackedBatches:
         return result
 
     def _same_sequence(self, chunks: np.ndarray) -> np.ndarray:
-        """Which neighbours come from a document, or a copy of one, that is in the same sequence."""
+        """Which neighbours come from a document in the same sequence, or from a copy of one."""
         assert self.neighbours is not None
         safe = np.where(chunks >= 0, chunks, 0)
+        # Compared by content hash, so that copies under another id are found, too.
         present = self.hashes[self.table.documents[safe]]
         found = self.neighbours.documents(safe, self.k)
-        # Each neighbour's document (sequence, place, rank, 1) against all of its sequence (sequence, 1, 1,
-        # place).
+        # Each neighbour's document (sequence, place, rank, 1) against all documents of its
+        # sequence (sequence, 1, 1, place).
         same: np.ndarray = (found[:, :, :, None] == present[:, None, None, :]).any(-1)
         return same
 
 
 def prefetch(make: Callable[[int], Made], numbers: Iterable[int], depth: int = 2) -> Iterator[Made]:
-    """`make(number)` for each number in turn, up to `depth` of them ahead of what is asked for.
+    """`make(number)` for each number in turn, computed up to `depth` ahead in a thread.
 
-    Nothing but time can change: `make` must be a pure function of the number. Its errors are raised where
-    its result is due.
+    `make` must be a pure function of the number, so that only the timing changes. Its errors
+    are raised where its result is due.
     """
     remaining = iter(numbers)
+    # One thread: more would compete with the step for the processor.
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
     try:
         ahead: deque[Future[Made]] = deque(thread.submit(make, number) for number in islice(remaining, depth))
         while ahead:
             result = ahead.popleft().result()
+            # Before the result is handed out, so that the next batch is made during the step.
             ahead.extend(thread.submit(make, number) for number in islice(remaining, 1))
             yield result
     finally:

@@ -1,9 +1,9 @@
-"""Checkpoints of a run: trained weights and moments as safetensors, sharded over the processes that write
-them.
+"""Checkpoints of a run: trained weights and moments, as safetensors, each process
+writing its shards.
 
-`torch.distributed.checkpoint` cuts and joins the shards, so that a run may go on with another number of
-processes. The schedule, the place in the data and the random numbers are functions of the seed and the
-step, and need no more than the step.
+`torch.distributed.checkpoint` splits and joins the shards, so that a run can resume with
+another number of processes. The schedule, the place in the data and the random numbers are
+functions of the seed and the step, so only the step is stored.
 """
 
 import json
@@ -27,7 +27,8 @@ STATE = "state.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint: its folder, the steps done, and the validation loss then, if one was measured."""
+    """A complete checkpoint: its folder, the steps done, and the validation
+    loss, if measured."""
 
     path: Path
     step: int
@@ -43,7 +44,7 @@ class Checkpoints:
         self.world = world
 
     def kept(self) -> list[Checkpoint]:
-        """All whole checkpoints, oldest first."""
+        """All complete checkpoints, oldest first."""
         return [_read_state(path) for path in sorted(self.folder.glob(f"step-*/{STATE}"))]
 
     def best(self) -> Checkpoint | None:
@@ -53,17 +54,18 @@ class Checkpoints:
     def save(
         self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, validation: float | None
     ) -> None:
-        """Write a checkpoint; `state.json` comes last and makes it whole."""
+        """Write a checkpoint; `state.json` is written last and makes it complete."""
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
         path = self.folder / f"step-{step:09d}"
         if self.world.leads:
-            # What a kill left of an earlier attempt, perhaps by more processes, must not be taken for this
-            # one's.
+            # A killed attempt, perhaps with more processes, may have left shards that must
+            # not be taken for this checkpoint's.
             shutil.rmtree(path, ignore_errors=True)
             path.mkdir(parents=True)
         self.world.wait()
+        # Nobody writes before the folder is empty.
         with _alone_or_not(path):
             writer = HuggingFaceStorageWriter(str(path), save_distributed=True)
             save(training_tensors(model, optimizer), storage_writer=writer, no_dist=self.world.size == 1)
@@ -74,14 +76,18 @@ class Checkpoints:
         self.world.wait()
 
     def _prune(self) -> None:
+        # The best checkpoint is kept however old it is.
         best = self.best()
         for entry in self.kept()[: -self.keep]:
             if best is None or entry.step != best.step:
+                # First the file that makes it complete: a kill in between leaves nothing to
+                # mistake for one.
                 (entry.path / STATE).unlink()
                 shutil.rmtree(entry.path)
 
     def load(self, entry: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Read a checkpoint into a model and an optimizer of the same shape, sharded in any way."""
+        """Read a checkpoint into a model and an optimizer of the same shape, sharded in any
+        way."""
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
         from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -91,14 +97,15 @@ class Checkpoints:
 
 
 def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What a step changes: the trained weights and their moments, by name.
+    """What a step changes, by name: the trained weights and their moments.
 
-    Frozen weights are not among them.
+    Frozen weights are left out.
     """
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            # Before the first step an optimizer has no state to read a checkpoint into.
+            # An optimizer has no state before its first step, so there would be
+            # nothing to load into.
             if parameter not in optimizer.state:
                 optimizer.state[parameter] = _no_moments(parameter)
             moments = optimizer.state[parameter]
@@ -109,6 +116,7 @@ def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict
 
 def _no_moments(parameter: Tensor) -> dict[str, Tensor]:
     """AdamW's state before its first step."""
+    # AdamW keeps its step beside the parameter on a GPU, and on the CPU otherwise.
     step = torch.zeros((), device=parameter.device if parameter.is_cuda else None)
     return {"step": step, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
 
@@ -125,8 +133,8 @@ def _read_state(path: Path) -> Checkpoint:
 
 @contextmanager
 def _alone_or_not(path: Path) -> Iterator[None]:
-    """Without torch's log of every tensor and its warning that a process is alone, and with one line for
-    what cannot be read or written."""
+    """Silence torch's log of every tensor and its warning about a single process, and turn
+    what cannot be read or written into an error of one line."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     logging.getLogger("c10d-NullHandler-dcp_logger").setLevel(logging.WARNING)
@@ -135,6 +143,7 @@ def _alone_or_not(path: Path) -> Iterator[None]:
         try:
             yield
         except CheckpointException as error:
+            # One failure a process; the first is as good as any.
             cause = next(iter(error.failures.values()))[0]
             if isinstance(cause, OSError | KeyboardInterrupt):
                 raise cause from None

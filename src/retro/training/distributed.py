@@ -1,7 +1,7 @@
 """The processes of a run.
 
-Alone by default; under `torchrun` the weights, gradients and moments are sharded over all (FSDP2, the
-paper's ZeRO).
+A run has one process by default. Under `torchrun` the weights, gradients and moments are
+sharded over all processes (FSDP2, ZeRO in the paper).
 """
 
 import os
@@ -21,12 +21,12 @@ from retro.model.protocol import TrainableModel
 from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
 
 PATIENCE = timedelta(hours=1)
-"""How long processes wait for each other, a checkpoint's writing included."""
+"""How long processes wait for each other; writing a large checkpoint takes long."""
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among those of the run. Process 0 alone writes what is not sharded."""
+    """This process among those of the run. Only process 0 writes what is not sharded."""
 
     rank: int
     size: int
@@ -37,7 +37,7 @@ class World:
         return self.rank == 0
 
     def share(self, config: TrainingConfig) -> tuple[int, int]:
-        """The rows of every batch that are this process's."""
+        """The start and stop of this process's rows in every batch."""
         if config.batch_size % (self.size * config.accumulate):
             raise ConfigError(
                 f"batch_size is {config.batch_size}; expected a multiple of processes times accumulate, "
@@ -48,6 +48,7 @@ class World:
 
     def sum(self, *values: int | float) -> list[float]:
         """Each value summed over the processes."""
+        # In double precision, so that counts of tokens stay exact.
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
         if self.size > 1:
             distributed.all_reduce(total)
@@ -55,18 +56,19 @@ class World:
         return summed
 
     def wait(self) -> None:
-        """Until every process is here."""
+        """Wait until every process is here."""
         if self.size > 1:
             distributed.barrier()
 
     def shard(self, module: nn.Module, model: TrainableModel) -> None:
-        """Spread the parameters of each of the model's operators, and of what is left of the module, over
-        all."""
+        """Shard the parameters of each operator, and of the rest of the module,
+        over all processes."""
         if self.size > 1:
             from torch.distributed.fsdp import fully_shard
 
             for part in (*model.operators(), module):
-                # Sharded again after the forward pass, so that only shards are ever seen between two steps.
+                # Resharded after the forward pass, so that between two steps every
+                # parameter is a shard.
                 fully_shard(part, reshard_after_forward=True)
 
     def run_stage(
@@ -78,8 +80,8 @@ class World:
         work: Callable[[Stage], None],
         command: str,
     ) -> Artifact:
-        """`stage.run_stage` with everyone at work: process 0 writes plan and manifest, the others join
-        it in between."""
+        """`stage.run_stage` with all processes: process 0 alone writes plan and manifest, and
+        all do the work."""
         finished = path.exists()
         self.wait()  # nobody makes the folder before everybody has looked
 
@@ -88,6 +90,7 @@ class World:
             work(stage)
             self.wait()  # nothing is written any more
 
+        # A finished stage runs no work, so every process may check it.
         if finished or self.leads:
             artifact = run_stage(path, kind, config, inputs, together, command)
         else:
@@ -98,7 +101,7 @@ class World:
 
 @contextmanager
 def join() -> Iterator[World]:
-    """The processes that torchrun started, or this one alone."""
+    """Join the processes that torchrun started, or run alone."""
     size, place = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", place) if on_gpu else torch.device("cpu")
@@ -115,7 +118,7 @@ def join() -> Iterator[World]:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The tensor itself, gathered from all processes where it is sharded; all of them must ask."""
+    """The whole tensor, gathered if it is sharded; then every process must call this."""
     from torch.distributed.tensor import DTensor
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,8 +1,9 @@
-"""Training as a stage: one loop for the baseline, for RETRO and for RETROfit, on one process or many.
+"""Training as a stage: one loop for the baseline, for RETRO and for RETROfit, on
+one process or many.
 
-While a run trains, `NAME.partial` holds its metrics and checkpoints; finished, `NAME` is a run's folder.
-Batches and random numbers are pure functions of the seed and the step, so a resumed run is the unbroken
-run.
+While a run trains, `NAME.partial` holds its metrics and checkpoints; when it is finished,
+`NAME` is the run's folder. Batches and random numbers are pure functions of the seed and the
+step, so a resumed run gives the same weights as an unbroken one.
 """
 
 import math
@@ -28,7 +29,7 @@ from retro.training.metrics import MetricsLog, Value
 from retro.training.objective import TokenLoss, learning_rate, make_optimizer, recompute_activations
 
 Sampling = Callable[[LanguageModel], str]
-"""Continues a prompt with the model as it is."""
+"""Continues a prompt with the model in its current state."""
 
 
 def train(
@@ -43,11 +44,11 @@ def train(
     origin: Origin | None = None,
     begin: Callable[[Stage], None] | None = None,
 ) -> Artifact:
-    """Train the weights of the model that require it, and leave a run with all of them at `path`.
+    """Train the weights that require gradients, and leave a run with all weights at `path`.
 
-    `inputs` are the fingerprints of its data, `origin` is what the run's record and card tell beside them,
-    and `begin` keeps in the unfinished stage what a resumed run will need. The model itself is used up:
-    under torchrun its weights are sharded afterwards.
+    `inputs` are the fingerprints of its data, and `origin` is what else the run's record and
+    card say. `begin` stores in the unfinished stage what a resumed run will need. Do not use
+    the model afterwards: under torchrun its weights are sharded.
     """
     keep_freed_memory()
     settings = {"model": model.settings(), "training": to_dict(config)}
@@ -65,7 +66,7 @@ def train(
 
 
 class Training:
-    """A run on its way through the steps, from its last checkpoint on."""
+    """A run in training, from its last checkpoint on."""
 
     def __init__(
         self,
@@ -97,6 +98,7 @@ class Training:
         """The losses of the last validation."""
         self.dtype = product_dtype(config.precision, world.device)
         self.rows = world.share(config)
+        # Before the optimizer, which must see the sharded parameters.
         self.losses = self._prepare()
         self.optimizer = make_optimizer(model, config)
         self.checkpoints = Checkpoints(stage.scratch("checkpoints"), config.keep_checkpoints, world)
@@ -105,6 +107,8 @@ class Training:
 
     def _prepare(self) -> TokenLoss:
         losses = TokenLoss(self.model, self.dtype)
+        # Recomputing wraps each operator's forward; sharding and compiling act on
+        # what is wrapped.
         if self.config.activation_checkpointing:
             recompute_activations(self.model)
         self.world.shard(losses, self.model)
@@ -113,7 +117,7 @@ class Training:
         return losses
 
     def _resume(self) -> int:
-        """Read the last whole checkpoint, if there is one, and return the number of steps that are done."""
+        """Load the last complete checkpoint, if any, and return the number of steps done."""
         kept = self.checkpoints.kept()
         if not kept:
             return 0
@@ -121,12 +125,13 @@ class Training:
         return kept[-1].step
 
     def finish(self) -> None:
-        """Train to the last step and write the model."""
+        """Train to the last step, and write the model."""
         self.model.train()
         started, last = time.perf_counter(), self.config.num_steps
         for step, batch in zip(range(self.first_step, last), self._batches(), strict=True):
             loss, norm = self._step(step, batch)
             done = step + 1
+            # Over the steps of this process; those before a resume were not timed.
             per_step = (time.perf_counter() - started) / (done - self.first_step)
             speed = self._tokens(1) / per_step
             if self._due(done, self.config.log_every):
@@ -146,26 +151,29 @@ class Training:
         return prefetch(make, range(self.first_step, self.config.num_steps))
 
     def _step(self, step: int, batch: Batch) -> tuple[float, float]:
-        """One update, and its loss and gradient norm.
+        """Make one update, and return its loss and gradient norm.
 
-        The loss is the mean over all predicted tokens of the batch, whatever parts and processes it is
-        spread over.
+        The loss is the mean over all predicted tokens of the batch, however it is divided
+        into parts and processes.
         """
+        # Dropout depends on seed, step and process alone, so that a resumed run repeats it.
         torch.manual_seed(self.config.seed * 1_000_003 + step + (self.world.rank << 40))
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, self.config)
         self.optimizer.zero_grad()
+        # A batch may be all padding.
         num_predicted = max(1.0, *self.world.sum(self._num_predicted(batch)))
         total = 0.0
         for part in batch.parts(self.config.accumulate):
             summed = self.losses(*part.inputs(self.world.device))
-            # Sharded gradients are averaged over the processes, hence the factor.
+            # FSDP averages gradients over the processes; the factor makes that a sum.
             (summed * (self.world.size / num_predicted)).backward()
             total += summed.item()
         loss = self.world.sum(total)[0] / num_predicted
         clipped = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         norm = whole(clipped).item()
         if not (math.isfinite(loss) and math.isfinite(norm)):
+            # Before the optimizer's step, so that the weights are still good.
             raise DataError(self._explosion(step, loss, norm))
         self.optimizer.step()
         return loss, norm
@@ -180,14 +188,17 @@ class Training:
         )
 
     def _look_around(self, done: int) -> None:
-        """Validate, sample and save after a step, each when it is due. What is saved is validated.
+        """Validate, sample and save after a step, each when due. What is saved
+        is validated first.
 
-        The last step is saved too: a kill while the finished model is written costs no training.
+        The last step is saved, too: if a kill interrupts writing the model, no training is lost.
         """
         save_now = self._due(done, self.config.checkpoint_every)
         loss = None
+        # A checkpoint is validated first: without a loss it could never be the best one.
         if self.validation is not None and (save_now or self._due(done, self.config.validate_every)):
             self.validated = self._validate(self.validation)
+            # The best checkpoint is chosen by the loss with retrieval, if the model has any.
             loss = self.validated.get("valid_on", self.validated["valid_off"])
             mixture = self.batches.mixture
             seen: dict[str, Value] = {}
@@ -203,10 +214,10 @@ class Training:
 
     @torch.no_grad()
     def _validate(self, validation: Batches) -> dict[str, float]:
-        """Mean loss over the predicted tokens of the first validation batches, with retrieval and without."""
+        """Mean loss over the first validation batches, with retrieval and without."""
         self.model.eval()
-        # How many of a batch's tensors each way reads: tokens and targets, and the neighbours with their
-        # mask.
+        # How many of a batch's tensors each mode reads: tokens and targets are two, the
+        # neighbours and their mask two more.
         modes = {"valid_on": 4, "valid_off": 2} if self.model.facts.retrieves else {"valid_off": 2}
         sums, num_predicted = dict.fromkeys(modes, 0.0), 0
         for number in range(self.config.validate_batches):
@@ -233,11 +244,12 @@ class Training:
             self.metrics.add(done, tokens=self._tokens(done), **values)
 
     def _write_model(self) -> None:
-        """Gather one model from all shards, and write it as a run."""
+        """Gather the model from all shards, and write it as a run."""
         best = self.checkpoints.best() if self.config.final == "best" else None
         if best is not None:
             self.checkpoints.load(best, self.model, self.optimizer)
         tensors = {name: whole(tensor.detach()).cpu() for name, tensor in self.model.state_dict().items()}
+        # All processes gather, but only the first, which has the metrics, writes.
         if not self.metrics:
             return
         self.metrics.close()

@@ -1,4 +1,4 @@
-"""Metrics of a run as JSON lines, one object for each report, and for TensorBoard where that is asked for."""
+"""Metrics of a run as JSON lines, one object a report, and for TensorBoard if asked for."""
 
 import json
 from pathlib import Path
@@ -14,8 +14,10 @@ Value = int | float | str | dict[str, float]
 
 
 class MetricsLog:
-    """Appends to the file; when a run resumes, reports after its checkpoint are dropped, as they will be
-    made again."""
+    """Appends reports to a file.
+
+    When a run resumes, reports after its checkpoint are dropped, as they will be made again.
+    """
 
     def __init__(self, folder: Path, first_step: int, tensorboard: bool = False) -> None:
         self.path = folder / METRICS
@@ -26,6 +28,7 @@ class MetricsLog:
         self._writer = _summary_writer(folder / TENSORBOARD, first_step) if tensorboard else None
 
     def add(self, step: int, **values: Value) -> None:
+        # Opened for each report, so that it is on disk when a run is killed.
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **values}, ensure_ascii=False) + "\n")
         for name, value in values.items() if self._writer else ():
@@ -48,16 +51,18 @@ def _show(writer: Any, step: int, name: str, value: Value) -> None:
 
 
 def _summary_writer(folder: Path, first_step: int) -> Any:
-    """tensorboardX writes the event files and brings little; looking at them takes TensorBoard itself."""
+    """A writer of event files: tensorboardX is small; viewing them takes TensorBoard itself."""
     try:
         import tensorboardX
     except ImportError:
         raise MissingExtraError("tensorboardX", "tensorboard") from None
+    # Steps after the checkpoint are purged here, too.
     return tensorboardX.SummaryWriter(str(folder), purge_step=first_step + 1)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The reports of a run; a last line that was cut off by a kill is left out."""
+    """The reports of a run, without a last line that was cut off by a kill."""
+    # What follows the last newline is either nothing or half a report.
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     return [json.loads(line) for line in lines]
 

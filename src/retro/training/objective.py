@@ -1,5 +1,4 @@
-"""What a step minimises and how: the loss as one module, AdamW, and the learning-rate schedule of the
-paper."""
+"""What a step minimises, and how: the loss as one module, AdamW, and the paper's schedule."""
 
 import math
 from functools import partial
@@ -16,8 +15,8 @@ from retro.model.protocol import TrainableModel
 class TokenLoss(nn.Module):
     """Cross-entropy in nats, summed over the tokens that are predicted.
 
-    What is sharded, compiled and run in lower precision is exactly this module. It is a sum, so that it can
-    be divided by the number of predicted tokens of all processes together.
+    This module is what is sharded, compiled and run in lower precision. The loss is a sum, so
+    that it can be divided by the number of predicted tokens in all processes together.
     """
 
     def __init__(self, model: TrainableModel, dtype: torch.dtype = torch.float32) -> None:
@@ -32,21 +31,24 @@ class TokenLoss(nn.Module):
         neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None = None,
         neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
     ) -> Float[Tensor, ""]:
+        # The weights stay in float32; autocast lowers only the matrix products.
         lower = self.dtype == torch.bfloat16
         with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=lower):
             return -self.model.score(tokens, targets, neighbours, neighbour_mask).log_probs.sum()
 
 
 def recompute_activations(model: TrainableModel) -> None:
-    """Trade time for memory: keep only the inputs of the model's operators in the forward pass, and compute
-    their insides again in the backward pass."""
+    """Trade time for memory: keep only the inputs of the operators, and recompute the rest in
+    the backward pass."""
     for module in model.operators():
+        # The method is replaced, as wrapping the module would rename its parameters.
         module.forward = partial(checkpoint, module.forward, use_reentrant=False)
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW over what is trained; gains and biases do not decay."""
+    """AdamW over the trained weights; gains and biases do not decay."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    # Gains are vectors, and attention's biases have three axes.
     matrices = [parameter for parameter in trained if parameter.ndim == 2]
     vectors = [parameter for parameter in trained if parameter.ndim != 2]
     groups = [
@@ -58,8 +60,11 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Adam
 
 
 def learning_rate(step: int, config: TrainingConfig) -> float:
-    """The rate of a step counted from 0: linear from `warmup_start`, then a cosine to the minimum at the
-    last step."""
+    """The learning rate of a step, counted from 0.
+
+    It rises linearly from `warmup_start`, then falls along a cosine to the minimum
+    at the last step.
+    """
     if step < config.warmup_steps:
         rise = config.learning_rate - config.warmup_start
         return config.warmup_start + rise * step / config.warmup_steps
