@@ -10,6 +10,7 @@ from pathlib import Path
 from retro import catalogue
 from retro.cli.console import CONSOLE, parse, print_table
 
+# Optional packages, each with the extra that installs it.
 EXTRAS = {"matplotlib": "eval"}
 CORE = ("torch", "transformers", "faiss-cpu", "sentencepiece", "safetensors", "numpy")
 

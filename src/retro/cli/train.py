@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
 
 
 def print_run(artifact: Artifact) -> None:
-    """What came of a run: its size, and what it has read of each source where it sampled a mixture."""
+    """Show a finished run: its size, and each source's share if it sampled a mixture."""
     counts = artifact.counts
     CONSOLE.print(
         f"{artifact.path}: {counts['parameters']:,} parameters without embeddings, "
