@@ -107,6 +107,7 @@ def _finish(progress: Progress, task: TaskID) -> None:
 
 
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    # The first column holds names, the others numbers.
     table = Table(title=title, title_justify="left")
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number == 0 else "right")

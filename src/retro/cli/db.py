@@ -161,6 +161,7 @@ def search(options: Search) -> None:
     (found,) = datastore.search([read_argument(options.text)], options.k, options.source, options.exclude)
     if not found:
         CONSOLE.print(nothing_found(datastore), soft_wrap=True)
+    # Titles and texts are the user's: brackets in them must not be read as markup.
     for neighbour in found:
         name = escape(neighbour.title or neighbour.document)
         origin = f"{escape(neighbour.source)} · {escape(neighbour.document)}"
@@ -215,6 +216,7 @@ def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
+# Filled here, at the end, because the functions are defined only now.
 ACTIONS |= {
     "info": (Info, info),
     "search": (Search, search),

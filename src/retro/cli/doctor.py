@@ -31,6 +31,7 @@ def check_corpus(path: Path, mend: bool) -> None:
 
     work = CorpusFolder(path)
     if not mend:
+        # Raises if a file does not match.
         ingest.check(work)
         CONSOLE.print(f"{path}: every file of the corpus matches its checksum", soft_wrap=True)
         return

@@ -66,6 +66,7 @@ def main(arguments: list[str]) -> None:
             f"no source was named and recipe {options.recipe} has none; "
             "expected a file, a folder or a name of: retro fetch --list"
         )
+    # A dry run must come before the workspace is touched.
     if options.dry_run:
         print_look(sources, options)
         return

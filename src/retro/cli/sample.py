@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from retro.generation.sequence import Sample
     from retro.workspace import OpenRun
 
+# What ended a sample, in words.
 ENDS = {"length": "its length", "end": "the document's end", "stop": "a stop text", None: "nothing"}
 CHOICE = Choice(temperature=0.7, top_p=0.9)
 RETRIEVAL = Retrieval()
@@ -133,6 +134,7 @@ def _sampler(opened: "OpenRun", options: Options) -> "Sampler":
             f"run {opened.path.name!r} has no cross-attention; "
             "expected a RETRO, or none of the options of retrieval"
         )
+    # Given passages are read as they are, without a search.
     searches = retrieves and not options.off and not options.retrieval.passages
     retriever = Retriever(opened.datastore()) if searches else None
     return Sampler(opened.model, retriever, opened.tokenizer, options.window)

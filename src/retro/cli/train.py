@@ -34,6 +34,7 @@ def main(arguments: list[str]) -> None:
     from retro.jobs.training import train_run
     from retro.workspace import Workspace
 
+    # A baseline has the same decoder, so that the two can be compared.
     model = options.model.baseline() if options.baseline else options.model
     name = options.name or ("retro" if model.uses_retrieval else "baseline")
     with RichNarrator().progress(f"Training {name}") as progress:

@@ -50,9 +50,10 @@ def fill_cache(
 ) -> Cache:
     """Compare every row with the `length` rows before it in its document.
 
-    p_cache(w) ∝ Σ exp(θ h·h') over the earlier rows whose value is w, where h are the keys of kNN-LM.
-    The value of the row before is the last token that was read, so no row sees a later token. A
-    document's first row has no past; there the cache gives the model's own probability.
+    p_cache(w) ∝ Σ exp(θ h·h') over the earlier rows whose value is w, where h are the keys of
+    kNN-LM. The value of the row before is the last token that was read, so no row sees a later
+    token. A document's first row has no past; there the cache gives the model's own
+    probability.
     """
 
     def work(stage: Stage) -> None:

@@ -1,8 +1,8 @@
 """kNN-LM, and its comparison with the baseline alone and with a continuous cache on the same documents.
 
-p_kNN(w) ∝ Σ exp(−α d) over the k nearest keys of the training tokens whose next token is w. d is the
-squared L2 distance, and λ multiplies p_kNN, as in the paper's main text; its appendix has it the other
-way round.
+p_kNN(w) ∝ Σ exp(−α d) over the k nearest keys of the training tokens whose next token is w. d
+is the squared L2 distance, and λ multiplies p_kNN, as in the paper's main text; its appendix
+has it the other way round.
 """
 
 import json
@@ -76,9 +76,9 @@ class TokenMemory:
 def kind_of(config: KnnConfig, keys: np.ndarray) -> str:
     """The kind of index: as for a datastore, but inverted lists instead of a graph.
 
-    Keys of tokens lie in clusters, and each is searched for once. On 100,000 of them, a graph took about
-    40 times as long to build as lists and 20 times as long to search, when both found 0.96 of their own
-    keys' neighbours.
+    Keys of tokens lie in clusters, and each is searched for once. On 100,000 of them, a graph
+    took about 40 times as long to build as lists and 20 times as long to search, when both
+    found 0.96 of their own keys' neighbours.
     """
     if config.index != "auto":
         return config.index

@@ -1,8 +1,8 @@
 """A model's state at every token of a store, and how a second distribution is mixed with the model's.
 
-A state is the key of kNN-LM and of the continuous cache. Each of them gives a second distribution
-p_other beside the model's p_LM, and the two are mixed: p = λ p_other + (1 − λ) p_LM. The weight λ and
-the sharpness of p_other are tuned on separate documents.
+A state is the key of kNN-LM and of the continuous cache. Each of them gives a second
+distribution p_other beside the model's p_LM, and the two are mixed: p = λ p_other + (1 − λ)
+p_LM. The weight λ and the sharpness of p_other are tuned on separate documents.
 """
 
 import math
@@ -83,8 +83,8 @@ def write_states(
 ) -> TokenStates:
     """Run the model, without retrieval, over a store in sliding windows.
 
-    After an interruption it resumes at the last save. A memory needs no bits: unless `scored`, the
-    logits are not computed, which are most of a small model's work.
+    After an interruption it resumes at the last save. A memory needs no bits: unless `scored`,
+    the logits are not computed, which are most of a small model's work.
     """
     expect_same_vocabulary(model, store)
 

@@ -81,6 +81,7 @@ def band(
     label: str, x: Sequence[float], intervals: Sequence[Interval], colour: str, style: str = "-"
 ) -> Line:
     """A curve with a band for its intervals."""
+    # The bounds as two curves, between which the band is drawn.
     low, high = [interval.low for interval in intervals], [interval.high for interval in intervals]
     return Line(label, x, [interval.estimate for interval in intervals], colour, style, low, high)
 

@@ -46,6 +46,7 @@ def wikitext103(study: Study, scale: Scale) -> Findings:
     wikitext.prepare()
     wikitext.fit("retrofit", scale.fit_steps)
     findings = _beside_knn_lm(wikitext, wikitext.evaluate("retrofit"), "RETROfit[ON]")
+    # The inner study's fingerprints belong to this experiment's provenance.
     study.used |= {f"wikitext: {name}": value for name, value in wikitext.used.items()}
     return replace(findings, claims=())  # the claim is made only once, on the study's own text
 
@@ -73,6 +74,7 @@ def _beside_knn_lm(study: Study, retro: Evaluation, label: str) -> Findings:
         levels = [found.bits_per_byte, found.perplexity_per_word]
         rows.append([names[mode], *levels, gain, keys.get(mode), tuned.get(mode, "")])
     gain_over_knn = relative_gain(bits[label], bits[KNN])
+    # kNN-LM has a key per token, RETRO one per chunk.
     ratio = other.size.keys / size.keys
     sentence = (
         f"{fewer(gain_over_knn)} than kNN-LM with {ratio:.0f} times fewer keys; "

@@ -89,6 +89,7 @@ def link_distance(study: Study, scale: Scale) -> Findings:
     wikipedia = Study(study.folder / "wikipedia", run, [DUMP], study.narrator)
     wikipedia.prepare()
     study.used |= {f"wikipedia: {name}": value for name, value in wikipedia.used.items()}
+    # The folder also holds the manifest, so the dump is found by its suffix.
     files = catalogue.folder_of(DUMP).iterdir()
     dump = next(file for file in files if file.suffix in (".gz", ".bz2", ".xml"))
     with study.narrator.progress("Reading the dump's links"):

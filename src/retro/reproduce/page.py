@@ -68,6 +68,7 @@ def _section(result: Result) -> str:
         f'<h3>{escape(t.title)}</h3><div class="scroll">{_table(t)}</div>' for t in result.tables
     )
     figures = "".join(figure(f.svg, f.caption) for f in result.figures)
+    # The command has a place of its own, above the rest.
     source = {key: value for key, value in result.provenance.items() if key != "command"}
     return f"""<section id="{result.name}"><h2>{escape(result.title)}</h2>
 <p class="note">In the paper: {escape(result.paper)}</p>{tables}<div class="plots">{figures}</div>

@@ -125,4 +125,5 @@ def _plain(cell: Cell) -> Any:
 
 
 def _cell(value: Any) -> Cell:
+    # The only cells that JSON holds as objects are intervals.
     return Interval(**value) if isinstance(value, dict) else value

@@ -111,6 +111,7 @@ def reproduce(
     study = Study(folder, scale.run, sources or scale.sources, narrator)
     study.prepare()
     prepared = dict(study.used)
+    # The command in the provenance must be complete: it is what a reader would run.
     given = f" --sources {' '.join(sources)}" if sources else ""
     results = []
     for name in names or EXPERIMENTS:

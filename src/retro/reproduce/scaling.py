@@ -26,12 +26,14 @@ def datastore_size(study: Study, scale: Scale) -> Findings:
     found, datastore = trio(study), study.work.datastore()
     with study.narrator.progress("Neighbours in parts of the datastore") as progress:
         parts = find_thinned(study.work, "test", scale.fractions, found.k, progress=progress)
+    # Kept under a label for each part, so that a stopped experiment resumes between parts.
     bits = {
         part: study.document_bits("retro", f"part-{part:g}", neighbours, found.k)
         for part, neighbours in parts.items()
     }
     levels = found.per_byte()
     per_byte = {fraction: bootstrap_ratio(value, found.num_bytes) for fraction, value in bits.items()}
+    # Nominal sizes: documents are drawn, so a part holds about this many tokens.
     tokens = {fraction: fraction * datastore.snapshot().num_tokens() for fraction in bits}
     rows: list[list[Cell]] = [
         [f"{fraction:.0%}", int(tokens[fraction]), per_byte[fraction]] for fraction in bits
@@ -62,6 +64,7 @@ def num_neighbours(study: Study, scale: Scale) -> Findings:
     bits = {k: study.document_bits("retro", f"k-{k}", neighbours, k) for k in ks}
     levels = found.per_byte()
     per_byte = {k: bootstrap_ratio(value, found.num_bytes) for k, value in bits.items()}
+    # Only for the sentence: the k with the fewest bits is not itself a claim.
     best = min(per_byte, key=lambda k: per_byte[k].estimate)
     # A scale may leave this k out; then there is nothing to claim.
     claims = []

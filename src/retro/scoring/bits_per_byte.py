@@ -158,10 +158,10 @@ def score_batch(
 class Sizes:
     """How long every document is.
 
-    Tokens are the tokenizer's, without the end token, which carries no text. Words are separated by
-    white space in the text as it was ingested, whatever the tokenizer makes of them. Published
-    word-level perplexities of Wikitext103 also count the end of every line as a word, and are lower
-    for it.
+    Tokens are the tokenizer's, without the end token, which carries no text. Words are
+    separated by white space in the text as it was ingested, whatever the tokenizer makes of
+    them. Published word-level perplexities of Wikitext103 also count the end of every line as a
+    word, and are lower for it.
     """
 
     num_bytes: np.ndarray

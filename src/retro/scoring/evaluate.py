@@ -1,7 +1,8 @@
 """The evaluation stage: a model scores a token store without retrieval and with several k.
 
-An evaluation belongs to the neighbours it was made with. They are pinned in its folder, so that it can
-be opened, inspected and, after an interruption, finished, whatever has been added to the datastore since.
+An evaluation belongs to the neighbours it was made with. They are pinned in its folder, so that
+it can be opened, inspected and, after an interruption, finished, whatever has been added to the
+datastore since.
 """
 
 import json
@@ -102,8 +103,8 @@ class Evaluation:
 def evaluation_folder(work: Path, run: str, name: str) -> Path:
     """The folder for the evaluation of a run on a split, a set or a task: `evaluations/RUN/NAME`.
 
-    It used to be `evaluations/RUN-NAME`, which could also be another run on a set with a longer name.
-    Such an older folder is used if its manifest names this run.
+    It used to be `evaluations/RUN-NAME`, which could also be another run on a set with a longer
+    name. Such an older folder is used if its manifest names this run.
     """
     # The run's fingerprint is in both manifests. A run without a manifest was not trained here.
     former = work / "evaluations" / f"{run}-{name}"
@@ -139,8 +140,8 @@ def evaluate(
 ) -> Evaluation:
     """Score the neighbours' token store with the model. After an interruption, score only what is missing.
 
-    An evaluation keeps the neighbours it was started with. `facts` about the documents are copied into
-    the results.
+    An evaluation keeps the neighbours it was started with. `facts` about the documents are
+    copied into the results.
     """
     store = neighbours.store
     ks = config.num_neighbours if model.facts.retrieves else ()

@@ -27,9 +27,10 @@ def bootstrap(
 ) -> list[Interval]:
     """Statistics of the sums of columns (documents, columns) over documents drawn with replacement.
 
-    All statistics are computed from the same draws, so that differences between them have honest
-    intervals. A draw that leaves a statistic undefined, because nothing it divides by was drawn, is
-    ignored for that statistic. If all documents together leave it undefined, its estimate is NaN.
+    All statistics are computed from the same draws, so that differences between them have
+    honest intervals. A draw that leaves a statistic undefined, because nothing it divides by
+    was drawn, is ignored for that statistic. If all documents together leave it undefined, its
+    estimate is NaN.
     """
     # The first row sums all documents once each; the estimates come from it.
     sums = np.concatenate([columns.sum(axis=0, keepdims=True), *_resampled(columns, num_resamples, seed)])

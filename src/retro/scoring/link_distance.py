@@ -56,10 +56,10 @@ def link_distances(
 ) -> LinkDistances:
     """Distances in the graph from documents to the documents of their chunks' first k neighbours.
 
-    If k is 0, all neighbours count. Documents are matched to articles by title, through the graph's
-    redirects, so neighbours and graph may come from different dumps. At most `max_documents` documents
-    are drawn at random, and every complete chunk of them counts. The paper's graph is directed: links
-    lead from the query.
+    If k is 0, all neighbours count. Documents are matched to articles by title, through the
+    graph's redirects, so neighbours and graph may come from different dumps. At most
+    `max_documents` documents are drawn at random, and every complete chunk of them counts. The
+    paper's graph is directed: links lead from the query.
     """
     k = min(k or neighbours.max_neighbours, neighbours.max_neighbours)
     if k < 2:

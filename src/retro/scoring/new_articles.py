@@ -1,10 +1,10 @@
 """New articles: which documents of a set are new to the datastore, and how each group scores.
 
-The paper's appendix takes articles that were written or heavily edited after its data was collected,
-and leaves out those that rely on templates, recognised by chunks with a high overlap with their
-neighbours. Here a rule does the same: a document whose title is in the datastore is a *later edition*,
-any other with many overlapping chunks is *templated*, and the rest are *new*. The text itself is cleaned
-by `corpus/wikitext.py`.
+The paper's appendix takes articles that were written or heavily edited after its data was
+collected, and leaves out those that rely on templates, recognised by chunks with a high overlap
+with their neighbours. Here a rule does the same: a document whose title is in the datastore is
+a *later edition*, any other with many overlapping chunks is *templated*, and the rest are
+*new*. The text itself is cleaned by `corpus/wikitext.py`.
 """
 
 from dataclasses import dataclass

@@ -78,17 +78,19 @@ def measure_new_facts(
 ) -> NewFacts:
     """Score documents before they are added to the datastore, while they are in it, and after deletion.
 
-    They are added as if they had also been published elsewhere: with other ids, another source, and a
-    line after the text that says so. Retrieval drops chunks of the same document, which it recognises
-    by content; the extra line makes the content differ. A chunk then finds itself, followed by its own
-    continuation. With a `heading` before the text, the chunks lie on another grid, as in a reprint, and
-    the model must look for what it needs. Both measure how well the model uses what it is given, which
-    is what a user who adds today's news wants; neither measures how well it generalises.
+    They are added as if they had also been published elsewhere: with other ids, another source,
+    and a line after the text that says so. Retrieval drops chunks of the same document, which
+    it recognises by content; the extra line makes the content differ. A chunk then finds
+    itself, followed by its own continuation. With a `heading` before the text, the chunks lie
+    on another grid, as in a reprint, and the model must look for what it needs. Both measure
+    how well the model uses what it is given, which is what a user who adds today's news wants;
+    neither measures how well it generalises.
 
-    The second part of a document begins in the middle of its chunks; the first part lets retrieval find
-    out what the document is about. All documents of the store with text in their second part are used,
-    or those of them that `documents` names. The datastore itself is not changed: everything happens to
-    a copy below `scratch`, or in the system's folder for temporary files.
+    The second part of a document begins in the middle of its chunks; the first part lets
+    retrieval find out what the document is about. All documents of the store with text in their
+    second part are used, or those of them that `documents` names. The datastore itself is not
+    changed: everything happens to a copy below `scratch`, or in the system's folder for
+    temporary files.
     """
     if not model.facts.retrieves or not 0 < k <= datastore.config.num_neighbours:
         raise ConfigError(

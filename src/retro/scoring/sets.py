@@ -193,9 +193,10 @@ def find_seen(
 ) -> Seen:
     """Compare documents with everything that was trained on or can be retrieved.
 
-    Documents are given by ids, short content hashes and tokens. Only whole documents are compared: a
-    passage from a longer document is not found this way; the overlap of chunks shows those. Without the
-    training text, as with a run from elsewhere, documents are compared with the datastore alone.
+    Documents are given by ids, short content hashes and tokens. Only whole documents are
+    compared: a passage from a longer document is not found this way; the overlap of chunks
+    shows those. Without the training text, as with a run from elsewhere, documents are compared
+    with the datastore alone.
     """
     trained_on = [] if training is None else [content_hashes(training)]
     known = np.concatenate([*trained_on, _live_hashes(datastore)])

@@ -94,8 +94,9 @@ def score_targets(
 ) -> Mapping[int, TargetScores]:
     """Score every target without retrieval (k = 0) and with each other k; one search serves them all.
 
-    Every complete chunk before the scored token retrieves; an incomplete one does not. A target's token
-    with nothing before it is charged log2 of the vocabulary size, and never counts as the most probable.
+    Every complete chunk before the scored token retrieves; an incomplete one does not. A
+    target's token with nothing before it is charged log2 of the vocabulary size, and never
+    counts as the most probable.
     """
     if max(ks, default=0) and (retriever is None or not model.facts.retrieves):
         missing = "a datastore" if model.facts.retrieves else "a model with cross-attention"

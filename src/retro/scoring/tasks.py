@@ -1,7 +1,7 @@
 """Tasks with a prompt and a target, as a stage: a run is scored without retrieval and with several k.
 
-LAMBADA asks for the last word of a passage. Summaries are scored as the paper scores those of the Curation
-Corpus: article, "TL;DR:", summary, and only the summary counts.
+LAMBADA asks for the last word of a passage. Summaries are scored as the paper scores those of
+the Curation Corpus: article, "TL;DR:", summary, and only the summary counts.
 """
 
 import json
@@ -132,7 +132,8 @@ def evaluate_task(
 ) -> TaskResult:
     """Score a run on a task, and write the metrics and every item's scores below `path`.
 
-    Scores made with an earlier version of the datastore are kept; their counts name the version.
+    Scores made with an earlier version of the datastore are kept; their counts name the
+    version.
     """
     version = retriever.datastore.snapshot().version
     # k = 0 is scoring without retrieval, which is all that a baseline has.

@@ -1,7 +1,8 @@
 """Sliding windows: which tokens a model reads together, and which of them are scored.
 
-Everything that scores text uses these windows: whole documents (`bits_per_byte.py`), targets after
-prompts (`targets.py`), and the states of kNN-LM and the cache (`comparators/token_states.py`).
+Everything that scores text uses these windows: whole documents (`bits_per_byte.py`), targets
+after prompts (`targets.py`), and the states of kNN-LM and the cache
+(`comparators/token_states.py`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -55,10 +56,10 @@ def windows_of(
 ) -> Iterator[Window]:
     """Windows at multiples of the stride. Together they score every token but a document's first once.
 
-    A window of tokens [w, w + length) predicts the tokens up to and including w + length. It scores
-    those that the window before could not reach, so that each token gets the longest context that any
-    window gives it. `wanted_from` is the offset, for each document, from which on tokens are scored;
-    windows that do not reach it are left out.
+    A window of tokens [w, w + length) predicts the tokens up to and including w + length. It
+    scores those that the window before could not reach, so that each token gets the longest
+    context that any window gives it. `wanted_from` is the offset, for each document, from which
+    on tokens are scored; windows that do not reach it are left out.
     """
     wanted = texts.starts if wanted_from is None else wanted_from
     for document in range(len(texts.ends)):
@@ -96,7 +97,8 @@ def batches_of(
 ) -> Iterator[list[Window]]:
     """Batches of windows of similar length, longest first, as large as the limits allow, at least one.
 
-    `max_tokens` limits the tokens of a batch including padding, `max_windows` its number of windows.
+    `max_tokens` limits the tokens of a batch including padding, `max_windows` its number of
+    windows.
     """
     batch: list[Window] = []
     for window in longest_first(windows):
