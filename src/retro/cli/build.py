@@ -28,6 +28,7 @@ class Options:
 def main(arguments: list[str]) -> None:
     default = Options(work=tyro.MISSING, also=(), datastore=recipe_of(arguments).datastore)
     options = parse(Options, arguments, "build", default)
+    # Imported after parsing, so that --help does not wait for torch.
     from retro.jobs.retrieval import build
     from retro.retrieval.datastore.info import describe
     from retro.stages.executor import LocalExecutor
@@ -38,4 +39,4 @@ def main(arguments: list[str]) -> None:
         datastore = build(work, options.datastore, options.also, progress, LocalExecutor(options.workers))
     for name, value in describe(datastore).facts:
         CONSOLE.print(f"{name:>14}  {value}", soft_wrap=True)
-    CONSOLE.print(f"{datastore.path} is ready; retro db info {options.work} tells more", soft_wrap=True)
+    CONSOLE.print(f"{datastore.path} is ready; retro db info {options.work} shows more", soft_wrap=True)

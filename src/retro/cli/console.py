@@ -1,4 +1,4 @@
-"""What the commands share: a console, progress bars, and options laid over a recipe."""
+"""What the commands share: a console, progress bars, and options that override a recipe."""
 
 import os
 import sys
@@ -26,26 +26,28 @@ from retro.config import RunConfig
 from retro.errors import ConfigError, DataError
 from retro.stages.progress import Progress as Report
 
-# Of torchrun's processes the first alone speaks.
+# Under torchrun only the first process prints.
 CONSOLE = Console(quiet=os.environ.get("RANK", "0") != "0")
 TITLE_WIDTH = 36
+"""Titles are padded to this width, so that bars line up."""
 Options = TypeVar("Options")
 
 
 def parse(
     cls: Callable[..., Options], arguments: Sequence[str], command: str, default: Any = None
 ) -> Options:
-    """Options of a command from its arguments."""
+    """Read a command's options from its arguments."""
     extra = {} if default is None else {"default": default}
-    # A config that may be absent, such as a model's retrieval, has its options where the recipe has it.
+    # Without subcommands, a config that may be absent, such as a model's retrieval, has options
+    # only if the recipe has that config.
     return tyro.cli(
         cls, args=list(arguments), prog=f"retro {command}", config=(tyro.conf.AvoidSubcommands,), **extra
     )
 
 
 def recipe_of(arguments: Sequence[str], default: str = "tiny") -> RunConfig:
-    """The recipe that `--recipe` names, looked up before the other options, whose defaults it gives."""
-    # By hand, as the other options take their defaults from the recipe and are parsed afterwards.
+    """The recipe that `--recipe` names. It is looked up first, as it gives the other options' defaults."""
+    # Searched for by hand: the parser can only be built once the defaults are known.
     name = default
     for position, argument in enumerate(arguments):
         if argument == "--recipe" and position + 1 < len(arguments):
@@ -56,7 +58,7 @@ def recipe_of(arguments: Sequence[str], default: str = "tiny") -> RunConfig:
 
 
 class RichNarrator:
-    """Progress bars on the terminal, one for each step; a line at the end where there is no terminal."""
+    """Progress bars on the terminal, one per step. Without a terminal, a line at the end."""
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Report]:
@@ -75,11 +77,12 @@ class RichNarrator:
 
             def report(done: int, total: int, step: str = "", note: str = "") -> None:
                 nonlocal task, current
-                if step != current and current:  # another step has begun: its bar comes below
+                if step != current and current:  # a new step has begun and gets its own bar below
                     _finish(bars, task)
                     task = bars.add_task("", total=None)
                 current = step
                 description = describe(title, step, note)
+                # A total of 0 means that it is unknown.
                 bars.update(task, completed=done, total=total or None, description=description)
 
             yield report
@@ -87,9 +90,9 @@ class RichNarrator:
 
 
 def describe(title: str, step: str, note: str) -> str:
-    """What stands before a bar.
+    """The text before a bar.
 
-    A step with a capital is a title of its own; others, such as a mode, go behind the title.
+    A step with a capital letter is a title of its own; others, such as a mode, follow the title.
     """
     name = title
     if step:
@@ -98,12 +101,13 @@ def describe(title: str, step: str, note: str) -> str:
 
 
 def _finish(progress: Progress, task: TaskID) -> None:
-    # A bar whose total nobody knew ends full, too.
+    # A bar whose total was never known also ends full.
     total = next(known.total for known in progress.tasks if known.id == task) or 1
     progress.update(task, total=total, completed=total)
 
 
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    # The first column holds names, the others numbers.
     table = Table(title=title, title_justify="left")
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number == 0 else "right")
@@ -113,15 +117,15 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str
 
 
 def warn(*lines: str) -> None:
-    """Tell what is not as it should be, beside the output."""
+    """Print warnings to standard error, apart from the output."""
     for line in lines:
         Console(stderr=True).print(f"[yellow]![/] {line}", soft_wrap=True, highlight=False)
 
 
 def file_for(path: Path, option: str) -> Path:
-    """A file that a command writes at its end.
+    """The file that a command writes when it is done.
 
-    A place that cannot be written is refused before the work begins.
+    A path that cannot be written is refused before the work begins.
     """
     if path.is_dir():
         raise ConfigError(f"{option} is {path}, which is a folder; expected the name of a file")

@@ -90,6 +90,7 @@ ACTIONS: dict[str, tuple[type, Callable[[Any], None]]] = {}
 
 
 def main(arguments: list[str]) -> None:
+    # One subcommand per action, so that each has its own options and help.
     kinds = tuple(
         Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)] for name, (kind, _) in ACTIONS.items()
     )
@@ -98,7 +99,7 @@ def main(arguments: list[str]) -> None:
 
 
 def opened(place: Path) -> "Datastore":
-    """The datastore of a workspace, or the one that is named."""
+    """The datastore of a workspace, or the datastore in this folder."""
     from retro.workspace import open_datastore
 
     return open_datastore(place)
@@ -108,6 +109,7 @@ def add(options: Add) -> None:
     from retro.corpus import readers
 
     datastore = opened(options.place)
+    # A generator: sources may be larger than the memory.
     documents = (document for source in options.sources for document in readers.read(source, options.fields))
     with RichNarrator().progress("Embedding the new chunks") as progress:
         version = datastore.add(documents, progress)
@@ -134,6 +136,7 @@ def compact(options: Compact) -> None:
     datastore = opened(options.place)
     before = size_of(datastore.path)
     snapshot = datastore.snapshot()
+    # Counted before compacting, which removes the deleted documents' tokens.
     left = tokens_of_deleted(snapshot, datastore.tokenizer.vocab_size)
     with RichNarrator().progress("Compacting"):
         version = datastore.compact()
@@ -141,13 +144,12 @@ def compact(options: Compact) -> None:
         f"{datastore.path}: version {version}, {before / 1e6:,.1f} → {size_of(datastore.path) / 1e6:,.1f} MB",
         soft_wrap=True,
     )
+    # Only if something was deleted is there something left to warn about.
     if not all(live.all() for live in snapshot.live):
         CONSOLE.print(
-            f"{datastore.path / 'tokenizer'} stays as it was, and words that it learned from the deleted "
-            "documents "
-            f"can be read in it: {left:,} of its tokens stood in them alone; to be rid of these words, "
-            "ingest "
-            "again without the documents and build anew",
+            f"{datastore.path / 'tokenizer'} stays as it was, and words it learned from deleted documents "
+            f"can still be read in it: {left:,} of its tokens occurred only in them; to remove these words, "
+            "ingest again without the documents and build anew",
             soft_wrap=True,
         )
 
@@ -159,6 +161,7 @@ def search(options: Search) -> None:
     (found,) = datastore.search([read_argument(options.text)], options.k, options.source, options.exclude)
     if not found:
         CONSOLE.print(nothing_found(datastore), soft_wrap=True)
+    # Titles and texts are the user's: brackets in them must not be read as markup.
     for neighbour in found:
         name = escape(neighbour.title or neighbour.document)
         origin = f"{escape(neighbour.source)} · {escape(neighbour.document)}"
@@ -167,13 +170,12 @@ def search(options: Search) -> None:
 
 
 def nothing_found(datastore: "Datastore") -> str:
-    """Why a search came back with nothing."""
+    """Why a search found nothing."""
     if not len(datastore):
         return f"nothing was found: {datastore.path} is empty; add documents with: retro db add"
     return (
         f"nothing was found among the {len(datastore):,} chunks of {datastore.path}; "
-        "expected a text with words, "
-        "and filters that leave some documents"
+        "expected a text with words, and filters that leave some documents"
     )
 
 
@@ -214,6 +216,7 @@ def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
+# Filled here, at the end, because the functions are defined only now.
 ACTIONS |= {
     "info": (Info, info),
     "search": (Search, search),

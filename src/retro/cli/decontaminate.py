@@ -22,7 +22,8 @@ class Options:
     out: Path
     """The folder for the new token stores."""
     against: tuple[str, ...] = ()
-    """Sources whose documents must not stand in the training set: files, folders, names of the catalogue."""
+    """Sources whose documents must not stand in the training set: files, folders, names of the
+    catalogue."""
     remove_names: Path | None = None
     """A text file with a title or id a line."""
 
@@ -33,6 +34,7 @@ def main(arguments: list[str]) -> None:
     from retro.corpus.folder import CorpusFolder
     from retro.corpus.ingest import decontaminate
 
+    # With neither, the command would only copy the tokens.
     if not options.against and options.remove_names is None:
         raise ConfigError(
             "nothing to decontaminate against was given; expected --against SOURCE or --remove-names FILE"
@@ -46,5 +48,5 @@ def main(arguments: list[str]) -> None:
     ]
     print_table(str(options.out), ["split", *columns], rows)
     CONSOLE.print(
-        f"{options.out / 'removed.json'} lists what was removed, and with what it matched", soft_wrap=True
+        f"{options.out / 'removed.json'} lists what was removed, and what it matched", soft_wrap=True
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from retro import catalogue
 from retro.cli.console import CONSOLE, parse, print_table
 
+# Optional packages, each with the extra that installs it.
 EXTRAS = {"matplotlib": "eval"}
 CORE = ("torch", "transformers", "faiss-cpu", "sentencepiece", "safetensors", "numpy")
 
@@ -30,6 +31,7 @@ def check_corpus(path: Path, mend: bool) -> None:
 
     work = CorpusFolder(path)
     if not mend:
+        # Raises if a file does not match.
         ingest.check(work)
         CONSOLE.print(f"{path}: every file of the corpus matches its checksum", soft_wrap=True)
         return

@@ -43,9 +43,11 @@ class Options:
     task: str = ""
     """lambada (the last word of each passage) or summaries (TL;DR: of articles; needs --on)."""
     datastore: Path | None = None
-    """A datastore of the run's tokenizer, or a workspace that has one, in place of the workspace's own."""
+    """A datastore of the run's tokenizer, or a workspace that has one, in place of the
+    workspace's own."""
     out: Path | None = None
-    """Where the scores go; the workspace, or `evaluations` for a run or a datastore from elsewhere."""
+    """Where the scores go; the workspace, or `evaluations` for a run or a datastore from
+    elsewhere."""
 
 
 def main(arguments: list[str]) -> None:
@@ -95,7 +97,7 @@ def _run_set(opened: "OpenRun", options: Options) -> None:
 
 
 def print_version(opened: "OpenRun", artifact: "Artifact") -> None:
-    """Say so where finished scores are shown that were made with an earlier version of the datastore."""
+    """Say so if the scores shown were made with an earlier version of the datastore."""
     from retro.scoring.evaluate import version_note
 
     note = version_note(artifact, opened.datastore())
@@ -106,6 +108,7 @@ def print_version(opened: "OpenRun", artifact: "Artifact") -> None:
 def _print_evaluation(evaluation: "Evaluation", title: str) -> None:
     _print_modes(evaluation, title)
     _print_filtered(evaluation)
+    # With a single source the table would repeat the one above.
     sources = evaluation.results["sources"]
     if len(sources) > 1:
         rows = [
@@ -134,9 +137,10 @@ def _print_modes(evaluation: "Evaluation", title: str) -> None:
 
 
 def _print_filtered(evaluation: "Evaluation") -> None:
-    """bpb(α) at every eighth, one column a mode."""
+    """bpb(α) at every eighth, one column per mode."""
     by_mode = [[point for point in evaluation.filtered(mode) if point.is_eighth] for mode in evaluation.modes]
     rows = []
+    # All modes have the same values of α, since these follow from the overlaps alone.
     for points in zip(*by_mode, strict=True):
         first = points[0]
         values = [f"{point.bits_per_byte.estimate:.4f}" for point in points]
@@ -148,6 +152,7 @@ def _print_filtered(evaluation: "Evaluation") -> None:
 def _print_kinds(found: "EvaluationSet", evaluation: "Evaluation") -> None:
     from retro.scoring.new_articles import by_kind
 
+    # One group alone is the whole set, which has been shown already.
     groups = by_kind(found, evaluation)
     if len(groups) < 2:
         return
@@ -164,5 +169,5 @@ def _with_interval(value: "Interval") -> str:
 
 
 def _print_seen(seen: "Seen") -> None:
-    """Say how many documents are no news; in colour where there are any."""
+    """Say how many documents were seen before, in colour if there are any."""
     CONSOLE.print(f"{'[bold red]warning[/]: ' if seen.count else ''}{seen}", soft_wrap=True)

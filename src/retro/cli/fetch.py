@@ -36,6 +36,7 @@ def main(arguments: list[str]) -> None:
             "nothing to fetch was named; expected a name of the catalogue; run: retro fetch --list"
         )
     for name in options.names:
+        # Some corpora, such as the standard library, are already on the machine.
         if name in catalogue.LOCAL:
             CONSOLE.print(f"{name} needs no download")
             continue

@@ -1,4 +1,4 @@
-"""retro fit, and retro fit --task qa, which has options of its own."""
+"""retro fit, and retro fit --task qa, which has its own options."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -67,7 +67,7 @@ class QuestionOptions:
 
 
 def main(arguments: list[str]) -> None:
-    # Which options there are depends on the task, so that it is looked for before they are parsed.
+    # The task decides which options exist, so it is looked for before they are parsed.
     if "--task=qa" in arguments or ("--task", "qa") in pairwise(arguments):
         fit_questions(arguments)
     else:
@@ -104,6 +104,7 @@ def fit_questions(arguments: list[str]) -> None:
 
     work = Workspace(options.work)
     found = _questions(work, options)
+    # Questions without answers cannot be learned from.
     valid, train = split(found.with_answers(), [options.valid_fraction])
     warn(*found.warnings())
     with RichNarrator().progress(f"Fine-tuning {options.name}") as progress:
@@ -114,7 +115,7 @@ def fit_questions(arguments: list[str]) -> None:
 
 
 def _questions(work: "Workspace", options: QuestionOptions) -> "Questions":
-    """Those of the file, or cloze questions where none is named."""
+    """The questions of the file, or cloze questions if none is named."""
     from retro.corpus.tokenizers.tokenizer import Tokenizer
     from retro.questions.examples import Questions, read_questions
     from retro.questions.synthetic import cloze_questions, documents_of

@@ -30,7 +30,8 @@ class Options:
     limit: int | None = None
     """Only the first so many items of each task."""
     datastore: Path | None = None
-    """A datastore of the run's tokenizer, or a workspace that has one, in place of the workspace's own."""
+    """A datastore of the run's tokenizer, or a workspace that has one, in place of the
+    workspace's own."""
     out: Path | None = None
     """A file for the harness's results as JSON."""
 
@@ -39,6 +40,7 @@ def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "harness")
     from retro.harness import RetroLM, evaluate_with_harness
 
+    # Checked before hours of scoring.
     out = file_for(options.out, "--out") if options.out else None
     results = {}
     for k in options.num_neighbours:
@@ -60,11 +62,12 @@ def main(arguments: list[str]) -> None:
 
 
 def _rows(k: int, results: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """A line for every metric. The harness writes `acc,none` and beside it `acc_stderr,none`."""
+    """One row per metric. The harness writes `acc,none`, with its error under `acc_stderr,none`."""
     rows = []
     for task, metrics in results.items():
         for name, value in metrics.items():
             if isinstance(value, float) and "_stderr," not in name:
+                # Not every metric has an error, and some have the text N/A.
                 error = metrics.get(name.replace(",", "_stderr,"))
                 shown = f"{error:.4f}" if isinstance(error, float) else "–"
                 rows.append([task, name.removesuffix(",none"), str(k), f"{value:.4f}", shown])

@@ -13,7 +13,7 @@ from retro.corpus.readers.records import FieldMap
 from retro.errors import ConfigError
 
 FEW = 5
-"""Skipped records that are shown; a file lists the others."""
+"""How many skipped records are shown; a file lists all of them."""
 
 if TYPE_CHECKING:
     from retro.corpus.folder import CorpusFolder
@@ -48,7 +48,8 @@ class Options:
     """A text file with a title or id a line: training documents of these names are removed, as Wikitext103's
     from Wikipedia."""
     dry_run: bool = False
-    """Read everything and say what was found and what would be skipped, without writing anything."""
+    """Read everything and say what was found and what would be skipped, without writing
+    anything."""
 
 
 def main(arguments: list[str]) -> None:
@@ -65,6 +66,7 @@ def main(arguments: list[str]) -> None:
             f"no source was named and recipe {options.recipe} has none; "
             "expected a file, a folder or a name of: retro fetch --list"
         )
+    # A dry run must come before the workspace is touched.
     if options.dry_run:
         print_look(sources, options)
         return
@@ -87,7 +89,7 @@ def main(arguments: list[str]) -> None:
 
 
 def print_look(sources: Sequence[str], options: Options) -> None:
-    """What is in the sources."""
+    """Show what is in the sources."""
     from retro.corpus.ingest import look
 
     looks = list(look(sources, options.fields, options.strict))
@@ -101,7 +103,8 @@ def print_look(sources: Sequence[str], options: Options) -> None:
 
 
 def print_skipped(number: int, rows: Sequence[Sequence[str]], where: str = "") -> None:
-    """The first of what could not be read."""
+    """Show the first records that could not be read."""
+    # Places and reasons come from the user's data, so brackets in them are not markup.
     for place, reason in rows[:FEW]:
         CONSOLE.print(f"skipped: {place} {reason}", soft_wrap=True, markup=False, highlight=False)
     if number > FEW or (number and where):
@@ -109,7 +112,7 @@ def print_skipped(number: int, rows: Sequence[Sequence[str]], where: str = "") -
 
 
 def print_corpus(work: "CorpusFolder", corpus: "Corpus") -> None:
-    """What there is, by split and by source."""
+    """Show what the corpus holds, by split and by source."""
     columns = ("documents", "tokens", "bytes")
     rows = [
         [split, *(f"{store.artifact.counts[name]:,}" for name in columns)]

@@ -67,11 +67,12 @@ def main(arguments: list[str]) -> None:
 
 
 def _list(found: "Evaluated", options: Options) -> None:
-    """One line a document, whole and without a frame, so that ids can be copied and searched for."""
+    """One unbroken line per document, without a frame, so that ids can be copied and searched for."""
     from retro.jobs.scoring import document_gains
 
     CONSOLE.print(f" saved    off → on, k = {options.num_neighbours}        bytes  SOURCE/ID  title")
     for row in document_gains(found, options.num_neighbours):
+        # An empty document has no bytes to divide by.
         size = max(1, row.num_bytes)
         numbers = f"{100 * row.gain:5.1f} %  {row.off / size:.3f} → {row.on / size:.3f}  {row.num_bytes:>12,}"
         CONSOLE.print(
@@ -83,7 +84,7 @@ def _write(opened: "OpenRun", found: "Evaluated", options: Options) -> None:
     from retro.jobs.scoring import inspect
     from retro.pages.inspection import inspection_page, inspection_record
 
-    page = file_for(options.out, "--out")  # before the document is scored
+    page = file_for(options.out, "--out")  # checked before the document is scored
     documents = options.on or options.split
     document = inspect(opened, found, options.num_neighbours, options.document)
     with atomic_write(page) as file:

@@ -51,6 +51,7 @@ def main(arguments: list[str]) -> None:
     print_table(f"{options.name} on {options.split}", headings, rows)
     CONSOLE.print(f"The search found {result.recall:.1%} of the nearest keys.")
     sizes = {"kNN-LM": result.size}
+    # kNN-LM needs no datastore, so there may be none to compare with.
     if work.datastore_path.exists():
         sizes["RETRO"] = size_of_datastore(work.datastore())
     headings = ["", "tokens", "keys", "bytes of keys", "bytes in all", "index"]
@@ -60,6 +61,7 @@ def main(arguments: list[str]) -> None:
 def _row(result: "KnnEvaluation", mode: str) -> list[str]:
     value = result.bits_per_byte[mode]
     row = [mode, f"{value.estimate:.4f}", f"{value.low:.4f} – {value.high:.4f}"]
+    # The baseline alone has nothing to tune and no gain over itself.
     if mode not in result.tuned:
         return row
     gain, tuned = result.gains[mode], result.tuned[mode]

@@ -37,7 +37,7 @@ COMMANDS = {
 def usage() -> str:
     width = max(map(len, COMMANDS))
     rows = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
-    head = "usage: retro COMMAND [options]    retro COMMAND --help tells more"
+    head = "usage: retro COMMAND [options]    retro COMMAND --help shows more"
     return f"{head}\n\n{rows}\n\nRETRO_DEBUG=1 shows the trace of an error."
 
 
@@ -62,12 +62,13 @@ def main(arguments: list[str] | None = None) -> int:
         importlib.import_module(f"retro.cli.{command}").main(arguments[1:])
     except SystemExit as stop:  # tyro has printed help or a usage error
         return stop.code if isinstance(stop.code, int) else 2
-    except BrokenPipeError:  # the reader of our output has gone
-        # Python flushes standard output at its end, and would complain about the broken pipe there.
+    except BrokenPipeError:  # whoever read our output has closed it
+        # Python flushes standard output on exit, and would complain about the broken pipe then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (RetroError, OSError, KeyboardInterrupt) as error:
         message = explain(error)
+        # An error that the user cannot fix is our bug: it keeps its trace.
         if message is None:
             raise
         if os.environ.get("RETRO_DEBUG"):
@@ -78,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def explain(error: RetroError | OSError | KeyboardInterrupt) -> str | None:
-    """One line for what a user can mend; nothing for a bug of ours."""
+    """One line for an error that the user can fix; None for a bug of ours."""
     if isinstance(error, RetroError):
         return " ".join(str(error).split())
     if isinstance(error, KeyboardInterrupt):
@@ -90,7 +91,7 @@ def explain(error: RetroError | OSError | KeyboardInterrupt) -> str | None:
         )
     if isinstance(error, PermissionError):
         return (
-            f"{error.filename} may not be written or read; expected permission; "
+            f"{error.filename} cannot be read or written; expected permission; "
             "choose another folder with --out"
         )
     return None

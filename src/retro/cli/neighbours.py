@@ -23,6 +23,7 @@ def main(arguments: list[str]) -> None:
     from retro.workspace import Workspace
 
     work = Workspace(options.work)
+    # Every split needs neighbours: train for training, valid and test for scoring.
     for split in work.corpus().stores():
         with RichNarrator().progress(f"Finding neighbours of {split}") as progress:
             counts = find_neighbours(work, split, progress).artifact.counts

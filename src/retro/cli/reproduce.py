@@ -19,7 +19,8 @@ class Options:
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Experiments, or all; none lists them."""
     scale: str = "tiny"
-    """tiny: minutes to an hour on two cores; small: hours; paper: the paper's own sizes, for a cluster."""
+    """tiny: minutes to an hour on two cores; small: hours; paper: the paper's own sizes, for a
+    cluster."""
     out: Path = Path("reproduce")
     """The workspace, which may be the demo's: its runs are reused."""
     sources: tuple[str, ...] = ()
@@ -40,13 +41,15 @@ def main(arguments: list[str]) -> None:
             [[name, experiment.title] for name, experiment in EXPERIMENTS.items()],
         )
         return
+    # No names mean all of them.
     names = () if options.names == ("all",) else options.names
     results = reproduce(names, scales.get(options.scale), options.out, RichNarrator(), options.sources)
     for result in results:
         CONSOLE.print(f"\n[bold]{result.title}[/]   in the paper: {result.paper}", soft_wrap=True)
         for table in result.tables:
             print_table(table.title, table.headings, [[text_of(cell) for cell in row] for row in table.rows])
-    CONSOLE.print("\n[bold]Claims looked at in this folder[/]")
+    # All results of the folder, not only those of this command.
+    CONSOLE.print("\n[bold]Claims tested in this folder[/]")
     for statement, claim, _ in checklist(finished(options.out)):
         if claim is not None:
             CONSOLE.print(

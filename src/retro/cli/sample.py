@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from retro.generation.sequence import Sample
     from retro.workspace import OpenRun
 
+# What ended a sample, in words.
 ENDS = {"length": "its length", "end": "the document's end", "stop": "a stop text", None: "nothing"}
 CHOICE = Choice(temperature=0.7, top_p=0.9)
 RETRIEVAL = Retrieval()
@@ -37,14 +38,16 @@ class Options:
     name: str = "retro"
     """The run, by its name in the workspace or by its folder."""
     datastore: Path | None = None
-    """A datastore to retrieve from, or a workspace that has one, in place of the workspace's own."""
+    """A datastore to retrieve from, or a workspace that has one, in place of the workspace's
+    own."""
     max_tokens: int = 128
     """How many tokens to add at most."""
     samples: int = 1
     """How many continuations."""
     seed: int = 0
     """Another seed gives other samples."""
-    # The fields of these two are options of their own, with the names and the words they have there.
+    # The fields of these two are options of their own, with the names and the words they have
+    # there.
     choice: Annotated[Choice, tyro.conf.arg(name="")] = CHOICE
     retrieval: Annotated[Retrieval, tyro.conf.arg(name="")] = RETRIEVAL
     on: bool = False
@@ -54,7 +57,8 @@ class Options:
     both: bool = False
     """With retrieval off and on, one after the other."""
     window: int = 0
-    """Attend to that many last tokens only, an approximation for very long samples; 0: to all."""
+    """Attend to that many last tokens only, an approximation for very long samples; 0: to
+    all."""
     log_probs: bool = False
     """Give the log-probability of every token, with --json."""
     json: bool = False
@@ -64,12 +68,13 @@ class Options:
 
     @property
     def chooses_neighbours(self) -> bool:
-        """Whether an option was given that means something with retrieval only."""
+        """Whether an option was given that only makes sense with retrieval."""
         return self.retrieval != RETRIEVAL or self.datastore is not None
 
 
 def check(options: Options) -> None:
-    """Refuse options that contradict each other; once parsed, as the parser would print a page about them."""
+    """Refuse options that contradict each other."""
+    # Checked after parsing, because the parser would print a whole page about an error.
     if options.on + options.off + options.both > 1:
         raise ConfigError("--on, --off and --both exclude each other; expected one of them")
     if options.prompt and options.file:
@@ -105,6 +110,7 @@ def main(arguments: list[str]) -> None:
     opened = open_run(options.place, options.name, options.datastore)
     sampler = _sampler(opened, options)
     on = options.retrieval if opened.model.facts.retrieves and not options.off else False
+    # Off before on, with the same request and seed, so that the two can be compared.
     modes = (False, on) if options.both else (on,)
     samples = [sampler.generate_all(request, retrieval=mode)[0] for mode in modes]
     if options.json:
@@ -118,7 +124,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _sampler(opened: "OpenRun", options: Options) -> "Sampler":
-    """The datastore is opened only where it will be searched."""
+    """A sampler. The datastore is opened only if it will be searched."""
     from retro.generation.sampler import Sampler
     from retro.retrieval.retriever import Retriever
 
@@ -128,6 +134,7 @@ def _sampler(opened: "OpenRun", options: Options) -> "Sampler":
             f"run {opened.path.name!r} has no cross-attention; "
             "expected a RETRO, or none of the options of retrieval"
         )
+    # Given passages are read as they are, without a search.
     searches = retrieves and not options.off and not options.retrieval.passages
     retriever = Retriever(opened.datastore()) if searches else None
     return Sampler(opened.model, retriever, opened.tokenizer, options.window)
@@ -156,6 +163,7 @@ def _write_page(path: Path, modes: Sequence[Sequence["Sample"]], sampler: "Sampl
     from retro.pages.samples import Pair, colour_sample, samples_page
 
     pairs = []
+    # Samples with the same number share a seed, so they are shown side by side.
     for number, samples in enumerate(zip(*modes, strict=True), start=1):
         coloured = {sample.retrieval: colour_sample(sample, sampler.tokenizer) for sample in samples}
         ends = "; ".join(f"{_mode(sample)}: ended by {ENDS[sample.finish]}" for sample in samples)

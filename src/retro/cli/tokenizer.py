@@ -37,9 +37,10 @@ def main(arguments: list[str]) -> None:
         tokens = tokenizer.encode(text)
         shown = Text()
         for number, token in enumerate(tokens):
-            # A token may end within a character: its bytes are shown as escapes then.
+            # A token may end inside a character; its bytes are then shown as escapes.
             piece = tokenizer.token_bytes[token].decode("utf-8", "backslashreplace")
             piece = piece.replace("\n", "⏎\n").replace("\t", "⇥")
+            # Two alternating colours make the borders between tokens visible.
             shown.append(piece, "black on #cfe0ee" if number % 2 else "black on #f4e3c3")
         CONSOLE.print(shown)
         per_token = tokenizer.num_bytes(tokens) / max(1, len(tokens))

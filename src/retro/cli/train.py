@@ -34,6 +34,7 @@ def main(arguments: list[str]) -> None:
     from retro.jobs.training import train_run
     from retro.workspace import Workspace
 
+    # A baseline has the same decoder, so that the two can be compared.
     model = options.model.baseline() if options.baseline else options.model
     name = options.name or ("retro" if model.uses_retrieval else "baseline")
     with RichNarrator().progress(f"Training {name}") as progress:
@@ -42,7 +43,7 @@ def main(arguments: list[str]) -> None:
 
 
 def print_run(artifact: Artifact) -> None:
-    """What came of a run: its size, and what it has read of each source where it sampled a mixture."""
+    """Show a finished run: its size, and each source's share if it sampled a mixture."""
     counts = artifact.counts
     CONSOLE.print(
         f"{artifact.path}: {counts['parameters']:,} parameters without embeddings, "

@@ -1,1 +1,1 @@
-"""Other ways to give a model a memory, each beside RETRO on the same documents."""
+"""Other ways to give a model a memory, each scored beside RETRO on the same documents."""

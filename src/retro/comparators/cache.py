@@ -1,6 +1,6 @@
-"""The continuous cache (Grave et al., 2016): kNN-LM's idea over the recent past of the same document.
+"""The continuous cache (Grave et al., 2016): kNN-LM over the recent past of the same document.
 
-There is nothing to build: the keys are those of the tokens that were just read.
+There is nothing to build: the keys are those of the tokens just read.
 """
 
 import math
@@ -19,15 +19,15 @@ from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Artifact, Stage, run_stage
 
 SHARPNESSES = tuple(2.0**power for power in range(-10, 2))
-"""The θ that are tried."""
+"""The values of θ that are tried."""
 BLOCK = 256
-"""Rows whose pasts are looked at together."""
+"""Rows that are compared with their pasts together; this bounds the memory."""
 KEEP_EVERY = 256
 """Documents between two saves."""
 
 
 class Cache:
-    """log2 p_cache of every row's value, for each θ that may be asked for."""
+    """log2 p_cache of every row's value, for each θ that was computed."""
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
@@ -50,9 +50,10 @@ def fill_cache(
 ) -> Cache:
     """Compare every row with the `length` rows before it in its document.
 
-    p_cache(w) ∝ Σ exp(θ h·h') over the rows before whose value is w, where h are the keys of kNN-LM. The
-    value of the row before is the last token that was read, so nothing is seen ahead of its time. A
-    document's first row has no past; there the cache says what the model says.
+    p_cache(w) ∝ Σ exp(θ h·h') over the earlier rows whose value is w, where h are the keys of
+    kNN-LM. The value of the row before is the last token that was read, so no row sees a later
+    token. A document's first row has no past; there the cache gives the model's own
+    probability.
     """
 
     def work(stage: Stage) -> None:
@@ -62,10 +63,13 @@ def fill_cache(
         for document in range(filling.done, len(states.store)):
             for rows, past in _blocks(states, document, length):
                 filled[rows] = _cached(states, rows, past, length, thetas).numpy()
+            # `filling.done` moves with each save, so this counts the documents since the last
+            # one.
             if document + 1 - filling.done >= KEEP_EVERY:
                 filling.keep(document + 1)
             progress(document + 1, len(states.store))
-        # Of documents with more than one token, as a single token has no row.
+        # The first row of each document, which is NaN so far, gets the model's bits. A document
+        # of one token has no row.
         firsts = states.firsts[states.store.ends - states.store.starts > 1]
         filled[firsts] = -states.bits[firsts, None]
         filling.finish()
@@ -76,12 +80,13 @@ def fill_cache(
 
 
 def _blocks(states: TokenStates, document: int, length: int) -> Iterator[tuple[slice, slice]]:
-    """Rows of a document, and those that may be in the cache of any of them."""
+    """Blocks of a document's rows, each with the rows that may be in the cache of any of them."""
     first = int(states.firsts[document])
+    # One row less than tokens: the first token is not predicted.
     end = first + int(states.store.ends[document] - states.store.starts[document]) - 1
     for start in range(first, end, BLOCK):
         stop = min(start + BLOCK, end)
-        # The rows of a block vote for each other too, each for those behind it.
+        # Rows of a block vote for each other too: each for the ones after it.
         yield slice(start, stop), slice(max(first, start - length), stop)
 
 
@@ -98,15 +103,16 @@ def cache_log_probs(
     length: int,
     thetas: Float[Tensor, " theta"],
 ) -> Float[Tensor, "row theta"]:
-    """log2 p_cache of the values from the row `first` on, each from the `length` rows before it.
+    """log2 p_cache of the values from row `first` on, each from the `length` rows before it.
 
-    It is NaN for a row without any before it.
+    A row with none before it gets NaN.
     """
     likeness = keys[first:] @ keys.T
-    # How many rows each row (from `first` on) lies behind every row: only 1 to `length` are in its cache.
+    # age[i, j] is how many rows row first + i comes after row j. Only ages from 1 to `length`
+    # are in the cache: a row must not see itself or what follows.
     age = torch.arange(first, len(keys))[:, None] - torch.arange(len(keys))
     likeness.masked_fill_((age < 1) | (age > length), -torch.inf)
-    # The rows that vote for the row's own value; where there is none the sum is log 0, which is −inf.
+    # The rows that vote for the row's own value. If there is none, the sum is log 0 = −inf.
     hits = likeness.masked_fill(values[first:, None] != values, -torch.inf)
     columns = [
         torch.logsumexp(theta * hits, dim=1) - torch.logsumexp(theta * likeness, dim=1) for theta in thetas

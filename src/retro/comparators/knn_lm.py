@@ -1,8 +1,8 @@
-"""kNN-LM on a baseline, and a baseline alone, as kNN-LM and with a continuous cache on the same documents.
+"""kNN-LM, and its comparison with the baseline alone and with a continuous cache on the same documents.
 
-p_kNN(w) ∝ Σ exp(−α d) over the k nearest keys of the training tokens whose next token is w. d is the
-squared L2 distance, and λ multiplies p_kNN (the paper's main text has it so, its appendix the other way
-round).
+p_kNN(w) ∝ Σ exp(−α d) over the k nearest keys of the training tokens whose next token is w. d
+is the squared L2 distance, and λ multiplies p_kNN, as in the paper's main text; its appendix
+has it the other way round.
 """
 
 import json
@@ -41,15 +41,16 @@ from retro.stages.stage import Artifact, Stage, run_stage
 
 INDEX = "index"
 BLOCK = 4096
-"""Tokens that are searched for, or mixed, together."""
+"""Tokens that are searched for together, or mixed together."""
 SHARPNESSES = tuple(2.0 ** (power / 2) for power in range(-24, 5))
-"""The α that are tried: 0.0002 to 4. The paper's is 0.00785 for keys of 1024 numbers."""
+"""The values of α that are tried: 0.0002 to 4. The paper has 0.00785 for keys of 1024
+numbers."""
 BASELINE, KNN, CACHE = "baseline", "knn-lm", "cache"
 MODES = (BASELINE, KNN, CACHE)
 
 
 class TokenMemory:
-    """The keys of all tokens of a store with an index over them."""
+    """The keys of all tokens of a store, and an index over them."""
 
     def __init__(self, artifact: Artifact, states: TokenStates) -> None:
         self.artifact = artifact
@@ -57,13 +58,13 @@ class TokenMemory:
         self.index = open_index(artifact.file(INDEX), states.keys)
 
     def search(self, keys: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Squared distances of the k nearest keys, inf where there are no more, and the tokens after them."""
+        """Squared distances of the k nearest keys, inf if there are fewer, and the tokens after them."""
         distances, rows = self.index.search(Entries(keys), k)
         return distances, self.states.values[rows]
 
     @property
     def num_bytes(self) -> int:
-        """What searching needs on disk: keys, values and index, not the model's bits."""
+        """What a search needs on disk: keys, values and index, but not the model's bits."""
         files = (
             self.states.artifact.file("keys.npy"),
             self.states.artifact.file("values.npy"),
@@ -73,30 +74,31 @@ class TokenMemory:
 
 
 def kind_of(config: KnnConfig, keys: np.ndarray) -> str:
-    """As for a datastore, but with lists where that takes a graph.
+    """The kind of index: as for a datastore, but inverted lists instead of a graph.
 
-    Keys of tokens lie in clusters, and each is searched for once: on 100,000 of them a graph took about 40
-    times as long to build as lists, and 20 times as long to search, when both found 0.96 of their own keys'
-    neighbours.
+    Keys of tokens lie in clusters, and each is searched for once. On 100,000 of them, a graph
+    took about 40 times as long to build as lists and 20 times as long to search, when both
+    found 0.96 of their own keys' neighbours.
     """
     if config.index != "auto":
         return config.index
     kind = kind_for_size(keys.shape[1], len(keys), config.exact_below)
     if not HNSW.fullmatch(kind):
         return kind
-    # About as many lists as there are keys in each: the square root, as a power of two.
+    # The square root of the number of keys, as a power of two: about as many lists as keys in a
+    # list.
     num_lists = 2 ** round(np.log2(len(keys) ** 0.5))
     return f"IVF{num_lists},SQfp16"
 
 
 def index_states(states: TokenStates, path: Path, config: KnnConfig) -> TokenMemory:
-    """Index the keys by whatever kind fits their number, with its recall measured as a datastore's is."""
+    """Index the keys with the kind that fits their number, and measure recall as for a datastore."""
 
     def work(stage: Stage) -> None:
         index = make_index(kind_of(config, states.keys), states.keys.shape[1], len(states.keys))
         index.add(Entries(states.keys))
         report = asdict(tune_index(index, config.target_recall)) if isinstance(index, DenseIndex) else {}
-        # A kill while it was saved may have left a part of it.
+        # A kill during an earlier save may have left part of an index.
         shutil.rmtree(stage.file(INDEX), ignore_errors=True)
         index.save(stage.file(INDEX))
         stage.counts.update(report, keys=len(states.keys))
@@ -111,7 +113,7 @@ def index_states(states: TokenStates, path: Path, config: KnnConfig) -> TokenMem
 
 
 class Lookup:
-    """The k nearest keys for every row of an evaluation store: searched once, mixed with any α."""
+    """The k nearest keys of every row of an evaluation store: searched once, then usable with any α."""
 
     def __init__(self, artifact: Artifact, states: TokenStates) -> None:
         self.artifact = artifact
@@ -121,6 +123,7 @@ class Lookup:
 
     def log_probs(self, alpha: float) -> np.ndarray:
         """log2 p_kNN of every row's value."""
+        # Block by block: the distances are memory-mapped and may not fit into memory at once.
         parts = [slice(start, start + BLOCK) for start in range(0, len(self.distances), BLOCK)]
         values = self.states.values
         return np.concatenate(
@@ -134,7 +137,7 @@ class Lookup:
 def look_up(
     states: TokenStates, memory: TokenMemory, path: Path, k: int, progress: Progress = no_progress
 ) -> Lookup:
-    """Search the memory for every row. Its documents must be others: a token's own key would give it away."""
+    """Search the memory for every row. It must hold other documents: a token's own key would reveal it."""
     expect_apart(states.store, memory.states.store, "a document in the memory would find itself")
     num_rows = len(states.keys)
 
@@ -157,26 +160,28 @@ def look_up(
 
 
 def recall(memory: TokenMemory, queries: np.ndarray, distances: np.ndarray, num_queries: int = 256) -> float:
-    """Part of the true nearest keys that was found, over some of the queries.
+    """The part of the true nearest keys that was found, over a sample of the queries.
 
-    The recall that the index was tuned to is over the memory's own keys, and may be another.
+    The recall that the index was tuned to is over the memory's own keys, and may differ.
     """
-    # Queries from all over the store, the same ones whenever it is measured.
+    # Evenly spaced over the store, so that every measurement uses the same queries.
     rows = np.linspace(0, len(queries) - 1, num=min(num_queries, len(queries)), dtype=np.int64)
     true = make_index("exact", queries.shape[1], 0)
     true.add(Entries(memory.states.keys))
     limits = true.search(Entries(queries[rows]), distances.shape[1])[0]
-    # What was found is among the true k nearest if it is no farther away than the last of these.
+    # A found key is among the true k nearest if it is no farther away than the last of them.
     return float((distances[rows] <= limits[:, -1:]).mean())
 
 
 def neighbour_log_probs(
     distances: np.ndarray, tokens: np.ndarray, targets: np.ndarray, alpha: float
 ) -> np.ndarray:
-    """log2 p_kNN(target) from the neighbours of each row; −inf where the target follows none of them."""
-    # The nearest comes first: less its distance, its weight is 1, and no sum of weights can vanish.
+    """log2 p_kNN(target) from the neighbours of each row; −inf if the target follows none of them."""
+    # Subtracting the distance of the nearest, which comes first, changes no ratio and makes its
+    # weight 1, so the sum of the weights cannot underflow to 0.
     weights = np.exp(-alpha * (distances - distances[:, :1]).astype(np.float64))
     votes = (weights * (tokens == targets[:, None])).sum(axis=1)
+    # log2 of 0 votes is −inf, as intended.
     with np.errstate(divide="ignore"):
         log_probs: np.ndarray = np.log2(votes / weights.sum(axis=1))
     return log_probs
@@ -184,14 +189,14 @@ def neighbour_log_probs(
 
 @dataclass(frozen=True)
 class MemorySize:
-    """What a memory holds and takes."""
+    """What a memory holds, and the space it takes."""
 
     tokens: int
     keys: int
     num_bytes: int
     """On disk: keys, values and index."""
     key_bytes: int
-    """Of these, the keys alone."""
+    """The keys' part of these bytes."""
     index: str
 
     @staticmethod
@@ -217,7 +222,7 @@ def size_of_datastore(datastore: Datastore) -> MemorySize:
 
 
 class KnnEvaluation:
-    """The bits of every token in every mode, what was tuned for them, and the size of the memory."""
+    """Bits of every token in every mode, the tuned settings, and the size of the memory."""
 
     def __init__(self, artifact: Artifact, store: TokenStore) -> None:
         self.artifact = artifact
@@ -225,14 +230,15 @@ class KnnEvaluation:
         results = json.loads(artifact.file("results.json").read_text())
         self.bits_per_byte = {mode: Interval(**results["modes"][mode]) for mode in MODES}
         self.gains = {mode: Interval(**results["gains"][mode]) for mode in (KNN, CACHE)}
-        """Part of the baseline's bits that is saved, documents resampled."""
+        """The part of the baseline's bits that is saved, with intervals over documents."""
         self.tuned = {mode: Tuned(**results["tuned"][mode]) for mode in (KNN, CACHE)}
         self.size = MemorySize(**results["size"])
         self.recall: float = results["recall"]
-        """Part of the nearest keys that the search found for tokens of the reported store."""
+        """The part of the nearest keys that the search found for tokens of the reported
+        store."""
 
     def scores(self, mode: str) -> Scores:
-        """As `bits_per_byte.score` gives them: they can be summed by chunk and filtered by overlap."""
+        """Scores like those of `bits_per_byte.score`, to be summed by chunk and filtered by overlap."""
         return Scores(self.store, np.load(self.artifact.file(f"{mode}.npy")))
 
 
@@ -262,7 +268,7 @@ def evaluate_knn(
 ) -> KnnEvaluation:
     """Remember `memory_store`, tune on `tuning_store`, report on `store`.
 
-    Every step is a folder below `path` and made once.
+    Every step has a folder below `path` and is done once.
     """
     if not isinstance(model, KeyedModel):
         raise ConfigError(
@@ -282,7 +288,8 @@ def evaluate_knn(
     progress(0, 0, "index")
     memory = index_states(states, path / "index", config)
 
-    # Either store goes through the same steps, each in a folder that bears its name and its settings.
+    # Both stores go through the same steps. Each step has a folder named after the store and
+    # its settings.
     def read(read_store: TokenStore) -> _Store:
         name = read_store.artifact.path.name
         states = write_states(
@@ -310,8 +317,8 @@ def evaluate_knn(
 
 
 def _report(memory: TokenMemory, tuning: _Store, reported: _Store, stage: Stage) -> None:
-    """Tune either memory on the tuning store, and score the reported one with what was found."""
-    # Tuned on one store and applied to another: nothing here looks at the reported documents before the end.
+    """Tune both memories on the tuning store, and score the reported store with the best settings."""
+    # The settings are fixed before the reported documents are looked at.
     grids = {KNN: SHARPNESSES, CACHE: cache.SHARPNESSES}
     tuned = {mode: tune(tuning.states, tuning.log_probs[mode], grid) for mode, grid in grids.items()}
     states = reported.states

@@ -1,8 +1,8 @@
-"""What a model computes at every token of a store, and how another opinion is mixed with the model's own.
+"""A model's state at every token of a store, and how a second distribution is mixed with the model's.
 
-A state is the key of kNN-LM and of the continuous cache. Either gives a second distribution p_other beside
-the model's p_LM, and the two are mixed: p = λ p_other + (1 − λ) p_LM. The weight λ and the sharpness of
-p_other are tuned on documents of their own.
+A state is the key of kNN-LM and of the continuous cache. Each of them gives a second
+distribution p_other beside the model's p_LM, and the two are mixed: p = λ p_other + (1 − λ)
+p_LM. The weight λ and the sharpness of p_other are tuned on separate documents.
 """
 
 import math
@@ -27,16 +27,17 @@ COMMAND = "retro knn WORK BASELINE"
 KEEP_EVERY = 64
 """Batches between two saves."""
 WEIGHTS = tuple(np.round(np.arange(0.0, 0.99, 0.02), 2).tolist())
-"""The λ that are tried, from 0, the model alone, so that on the tuning data mixing never loses."""
+"""The values of λ that are tried. 0 is the model alone, so on the tuning data mixing never
+loses."""
 
 LogProbs = Callable[[float], np.ndarray]
 """log2 p_other of every row's value, given the sharpness."""
 
 
 class TokenStates:
-    """A row for every token but the first of each document, in the order of the store.
+    """One row for every token but the first of each document, in the store's order.
 
-    The key is the state that the token is predicted from; the token itself is the value.
+    The key is the state that the token is predicted from; the value is the token itself.
     """
 
     def __init__(self, artifact: Artifact, store: TokenStore) -> None:
@@ -45,17 +46,17 @@ class TokenStates:
         self.keys: np.ndarray = np.load(artifact.file("keys.npy"), mmap_mode="r")
         self.values: np.ndarray = np.load(artifact.file("values.npy"), mmap_mode="r")
         self.bits: np.ndarray = np.zeros(0)
-        """−log2 p of the values by the model alone; empty where they were not asked for."""
+        """−log2 p of the values by the model alone; empty if they were not computed."""
         if artifact.config["scored"]:
             self.bits = np.load(artifact.file("bits.npy"), mmap_mode="r")
-        # Every document before has one row less than it has tokens.
+        # Every earlier document has one row fewer than tokens, so its number is the shift.
         self.firsts: np.ndarray = store.starts - np.arange(len(store))
         """The first row of every document."""
 
     def scores(self, bits: np.ndarray) -> Scores:
-        """The bits of the rows as those of all tokens, charged as `bits_per_byte.score` charges them.
+        """Turn the bits of the rows into the bits of all tokens, as `bits_per_byte.score` counts them.
 
-        A document's first token costs the uniform log2 of the vocabulary, its end nothing.
+        A document's first token costs log2 of the vocabulary size, and its end token nothing.
         """
         tokens = np.asarray(self.store.tokens)
         scored = np.full(len(tokens), math.log2(self.store.artifact.counts["vocab_size"]))
@@ -82,12 +83,13 @@ def write_states(
 ) -> TokenStates:
     """Run the model, without retrieval, over a store in sliding windows.
 
-    Interrupted, it goes on at the last save. A memory needs no bits: unless `scored`, the logits are not
-    computed, which is most of a small model's work.
+    After an interruption it resumes at the last save. A memory needs no bits: unless `scored`,
+    the logits are not computed, which are most of a small model's work.
     """
     expect_same_vocabulary(model, store)
 
     def work(stage: Stage) -> None:
+        # The first token of each document has no row.
         num_rows = len(store.tokens) - len(store)
         bits = {"bits": (np.float64, (num_rows,))} if scored else {}
         keys = (np.float16, (num_rows, model.key_width))
@@ -107,7 +109,7 @@ def _fill(
     model: KeyedModel, store: TokenStore, config: EvaluationConfig, filling: Filling, progress: Progress
 ) -> None:
     arrays = filling.arrays
-    # What is done is counted in windows of this order, so that another batch size can go on behind it.
+    # Progress is counted in windows of this order, so work can resume with another batch size.
     windows = longest_first(windows_of(store, config.window, config.stride))
     done = filling.done
     for batch in batches_of(windows[done:], max_windows=config.batch_size):
@@ -116,7 +118,7 @@ def _fill(
         keys, log_probs = model.keys(tokens, targets)
         keys = keys.cpu()
         for row, window in enumerate(batch):
-            # Each document up to this one has one row less than it has tokens.
+            # Each document up to and including this one has one row fewer than tokens.
             before = window.document + 1
             rows = slice(window.score_from - before, window.score_to - before)
             arrays["keys"][rows] = keys[row, window.positions].numpy()
@@ -131,7 +133,8 @@ def _fill(
 
 
 def expect_apart(one: TokenStore, other: TokenStore, why: str) -> None:
-    """Refuse two stores that have a document in common; `why` says what is wrong with that."""
+    """Refuse two stores that have a document in common; `why` says what would be wrong with that."""
+    # Compared by content: the same text may have different ids in the two stores.
     hashes, others = ({row["content_hash"] for row in store.documents} for store in (one, other))
     shared = hashes & others
     if shared:
@@ -143,23 +146,25 @@ def expect_apart(one: TokenStore, other: TokenStore, why: str) -> None:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was found best, and on what."""
+    """The best settings, and what they were tuned on."""
 
     weight: float
     """λ."""
     sharpness: float
     """α of kNN-LM, θ of the cache."""
     bits_per_byte: float
-    """On the data of the tuning."""
+    """On the tuning data."""
     tuned_on: str
     """Fingerprint of that token store."""
     at_edge: bool
-    """Whether the best sharpness or λ is the last of those tried, so that a better one may lie beyond."""
+    """Whether the best sharpness or λ is at the edge of the grid, so that a better one may lie
+    beyond."""
 
 
 def mix(bits: np.ndarray, log_probs: np.ndarray, weight: float) -> np.ndarray:
-    """Bits of the mixture; with a weight of 0 exactly the model's own."""
-    # Added as logarithms to base 2: a weight of 0 becomes −inf, and what it multiplies vanishes from the sum.
+    """Bits of the mixture. With a weight of 0 they are exactly the model's own."""
+    # The terms are added as base-2 logarithms. A weight of 0 becomes −inf, and its term drops
+    # out of the sum.
     with np.errstate(divide="ignore"):
         mixed: np.ndarray = -np.logaddexp2(np.log2(weight) + log_probs, np.log2(1.0 - weight) - bits)
     return mixed
@@ -168,18 +173,20 @@ def mix(bits: np.ndarray, log_probs: np.ndarray, weight: float) -> np.ndarray:
 def tune(
     states: TokenStates, log_probs: LogProbs, sharpnesses: Sequence[float], weights: Sequence[float] = WEIGHTS
 ) -> Tuned:
-    """The best pair of a grid, over the tokens that carry text."""
-    # As in the scores: the end of a document costs nothing, and must not count for the choice.
+    """The pair of sharpness and weight in the grid with the fewest bits on tokens that carry text."""
+    # End tokens cost nothing in the scores, so they must not influence the choice.
     counted = np.asarray(states.values) != states.store.end_id
     bits = states.bits[counted]
     totals = np.empty((len(sharpnesses), len(weights)))
     for row, sharpness in enumerate(sharpnesses):
         other = log_probs(sharpness)[counted]
         totals[row] = [mix(bits, other, weight).sum() for weight in weights]
+    # `argmin` gives a flat position in the grid.
     row, column = divmod(int(totals.argmin()), len(weights))
     weight = weights[column]
     sharpness = sharpnesses[row]
-    # With a weight of 0 no sharpness matters, and 0 itself is no edge, as there is no weight below it.
+    # With a weight of 0 the sharpness has no effect, and 0 is not an edge: no weight lies below
+    # it.
     at_edge = weight > 0 and (row in (0, len(sharpnesses) - 1) or column == len(weights) - 1)
     best = states.scores(mix(states.bits, log_probs(sharpness), weight)).bits_per_byte
     return Tuned(weight, sharpness, best, states.store.fingerprint, at_edge)

@@ -1,4 +1,4 @@
-"""Every row of the paper's ablation table, each variant trained on the same batches."""
+"""Every row of the paper's ablation table. All variants are trained on the same batches."""
 
 from dataclasses import replace
 
@@ -16,6 +16,7 @@ from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
 from retro.study import Study
 
 DEFAULT = "retro"
+"""The variant that the others are compared with."""
 PAPER = {
     "retro": 0.822,
     "no-query-conditioning": 0.829,
@@ -33,19 +34,20 @@ PAPER = {
     "all-layers": 0.860,
     "every-third-from-1": 0.823,
 }
-"""Bits per byte on C4 in the paper."""
+"""The paper's bits per byte on C4."""
 
 
 def table(study: Study, scale: Scale) -> Findings:
-    """Train and score every variant; those that are finished are reused."""
+    """Train and score every variant; finished ones are reused."""
     variants = {name: ablation(scale.ablation, name) for name in ABLATIONS}
-    # In a small model some rows of the table are one and the same, which is trained once.
+    # In a small model some rows of the table have the same config, which is trained only once.
     same = {name: _twin(name, variants) for name in variants}
     evaluations = {name: _evaluated(study, same[name], variants[same[name]]) for name in variants}
     bits = {name: evaluation.document_bits(_mode(variants[name])) for name, evaluation in evaluations.items()}
     num_bytes = evaluations[DEFAULT].arrays["document_bytes"]
+    # The part of each variant's bits that the default saves; negative if the variant is better.
     costs = {name: relative_gain(bits[DEFAULT], value) for name, value in bits.items()}
-    # The median speed, which an interruption or another busy process does not move.
+    # The median, because an interruption or another busy process hardly changes it.
     speeds = {
         name: float(np.median(study.curve(_run_name(same[name]), "tokens_per_second")[1]))
         for name in variants
@@ -76,6 +78,7 @@ def table(study: Study, scale: Scale) -> Findings:
 
 
 def _claims(bits: dict[str, np.ndarray], costs: dict[str, Interval]) -> list[Claim]:
+    # The claim has three parts: F beats N, and both together beat either alone.
     f_over_n = relative_gain(bits["continuations-only"], bits["neighbours-only"])
     both = costs["neighbours-only"], costs["continuations-only"]
     found = (
@@ -115,5 +118,6 @@ def _mode(run: RunConfig) -> str:
 
 def _evaluated(study: Study, name: str, run: RunConfig) -> Evaluation:
     study.train(_run_name(name), run.model, run.training)
+    # Each variant is scored with as many neighbours as it was trained with.
     scoring = replace(run.evaluation, num_neighbours=(run.training.num_neighbours,))
     return study.evaluate(_run_name(name), scoring)

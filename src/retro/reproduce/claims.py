@@ -1,4 +1,4 @@
-"""What the paper claims, and how an interval decides whether a claim was found again."""
+"""What the paper claims, and how an interval decides whether a claim was reproduced."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +14,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Claim:
-    """One of the paper's claims with what was found of it."""
+    """One of the paper's claims, and what we found."""
 
     key: str
     verdict: Verdict
@@ -52,30 +52,31 @@ CLAIMS = {
     "new-facts": "added documents help at once, and deleting them takes that back to the bit",
     "questions": "passages carry answers: open book above closed book and above shuffled passages",
 }
-"""In the order of the checklist."""
+"""The claims by key, in the order of the checklist."""
 
 
 def above(interval: Interval, threshold: float = 0.0) -> Verdict:
-    """Whether a number is above a threshold: only if its whole interval is."""
+    """Whether a number is above a threshold, which its whole interval must be."""
     if interval.low > threshold:
         return Verdict.REPRODUCED
     return Verdict.NOT_REPRODUCED if interval.high < threshold else Verdict.TOO_SMALL
 
 
 def within(interval: Interval, margin: float) -> Verdict:
-    """Whether a number is zero but for a margin: its whole interval lies inside, or outside on one side."""
+    """Whether a number is zero within a margin: decided if the whole interval is inside, or on one side."""
     if -margin <= interval.low and interval.high <= margin:
         return Verdict.REPRODUCED
     return Verdict.NOT_REPRODUCED if interval.low > margin or interval.high < -margin else Verdict.TOO_SMALL
 
 
 def exactly(holds: bool) -> Verdict:
-    """For what needs no interval."""
+    """The verdict on a fact that needs no interval."""
     return Verdict.REPRODUCED if holds else Verdict.NOT_REPRODUCED
 
 
 def together(*verdicts: Verdict) -> Verdict:
-    """Of a claim with several parts: one that fails decides, then one that is too small to tell."""
+    """The verdict on a claim with several parts, which is the worst of them."""
+    # From worst to best: the first verdict that occurs decides.
     for verdict in (Verdict.NOT_REPRODUCED, Verdict.TOO_SMALL):
         if verdict in verdicts:
             return verdict

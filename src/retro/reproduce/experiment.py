@@ -1,4 +1,4 @@
-"""What every experiment is made of: a study to take models from, and words and curves for what it finds."""
+"""What all experiments share: a study that provides models, and words and curves for what they find."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Trio:
         return self.retro.arrays["document_bytes"]
 
     def bits(self) -> dict[str, np.ndarray]:
-        """Bits of every document: baseline, off, on."""
+        """Bits of every document, for baseline, off and on."""
         return {
             "baseline": self.baseline.document_bits(OFF),
             "off": self.retro.document_bits(OFF),
@@ -47,41 +47,45 @@ class Trio:
         return {name: bootstrap_ratio(bits, self.num_bytes) for name, bits in self.bits().items()}
 
 
+# The names that tables and legends show.
 NAMES = {"baseline": "baseline", "off": "RETRO[OFF]", "on": "RETRO[ON]"}
 
 
 def trio(study: Study) -> Trio:
-    """Train and score what is missing of the study's baseline and RETRO."""
+    """The study's baseline and RETRO; what is missing is trained and scored."""
     return Trio(study.evaluated("baseline"), study.evaluated("retro"), study.run.training.num_neighbours)
 
 
 def percent(interval: Interval) -> str:
-    """A part with its bounds."""
+    """A fraction and its bounds in percent."""
+    # A real minus sign, since these are read as text.
     return f"{100 * interval.estimate:.1f} % ({100 * interval.low:.1f} to {100 * interval.high:.1f})".replace(
         "-", "−"
     )
 
 
 def bounds(interval: Interval, digits: int) -> str:
-    """A number with its bounds, for a sentence."""
+    """A number and its bounds, for use in a sentence."""
     return f"{interval.estimate:.{digits}f} ({interval.low:.{digits}f} to {interval.high:.{digits}f})"
 
 
 def fewer(gain: Interval) -> str:
-    """A relative gain in words that fit its sign."""
+    """A relative gain in words: fewer bits, or more if it is negative."""
     if gain.estimate >= 0:
         return f"{percent(gain)} fewer bits"
+    # With the sign turned, the bounds swap places.
     return f"{percent(Interval(-gain.estimate, -gain.high, -gain.low))} more bits"
 
 
 def band(
     label: str, x: Sequence[float], intervals: Sequence[Interval], colour: str, style: str = "-"
 ) -> Line:
-    """A curve with its interval."""
+    """A curve with a band for its intervals."""
+    # The bounds as two curves, between which the band is drawn.
     low, high = [interval.low for interval in intervals], [interval.high for interval in intervals]
     return Line(label, x, [interval.estimate for interval in intervals], colour, style, low, high)
 
 
 def flat(label: str, x: Sequence[float], interval: Interval, colour: str) -> Line:
-    """A level to compare a curve with."""
+    """A level line to compare a curve with."""
     return Line(label, x, [interval.estimate] * len(x), colour, "--")

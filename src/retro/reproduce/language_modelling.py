@@ -1,4 +1,4 @@
-"""Bits per byte of the baseline, RETRO[OFF], RETRO[ON] and the RETROfit: in all, by source, by leakage."""
+"""Bits per byte of baseline, RETRO[OFF], RETRO[ON] and RETROfit: overall, by source and by leakage."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from retro.scoring.leakage import FilteredScore
 from retro.study import Study
 
 SAME = 0.01
-"""Relative difference below which two models count as alike."""
+"""Relative difference up to which two models count as alike."""
 CLOSE = 0.8
 """Part of the gain from scratch at which a RETROfit counts as close."""
 
@@ -40,7 +40,7 @@ def retrieval(study: Study, scale: Scale) -> Findings:
 
 
 def sources(study: Study, scale: Scale) -> Findings:
-    """The gain on each source beside how much of it stands in the datastore."""
+    """The gain on each source, beside its mean overlap with the datastore."""
     found = trio(study)
     names = np.array([document["source"] for document in study.work.store("test").documents])
     bits, overlap = found.bits(), _document_overlaps(study, found)
@@ -51,6 +51,7 @@ def sources(study: Study, scale: Scale) -> Findings:
         gains[source] = relative_gain(bits["on"][own], bits["baseline"][own])
         levels = [bootstrap_ratio(bits[name][own], found.num_bytes[own]) for name in bits]
         rows.append([source, int(own.sum()), *levels, percent(gains[source]), float(overlap[own].mean())])
+    # Largest gain first, in the table and in the figure.
     rows.sort(key=lambda row: -gains[str(row[0])].estimate)
     bars = []
     for row in rows:
@@ -65,7 +66,7 @@ def sources(study: Study, scale: Scale) -> Findings:
 def _document_overlaps(study: Study, found: Trio) -> np.ndarray:
     """The mean r of each test document's chunks."""
     table = study.work.neighbours("test").table
-    # r is measured for chunks: summed by their document, and divided by its number of chunks.
+    # r is measured per chunk, so it is summed by document and divided by the number of chunks.
     sums = np.bincount(
         table.documents, weights=found.retro.arrays["overlaps"], minlength=len(found.num_bytes)
     )
@@ -74,18 +75,19 @@ def _document_overlaps(study: Study, found: Trio) -> np.ndarray:
 
 
 def _order_claim(names: np.ndarray, bits: dict[str, np.ndarray], overlap: np.ndarray) -> list[Claim]:
-    """Rank correlation over the sources between gain and overlap; no claim with fewer than four sources."""
+    """Rank correlation of gain and overlap over the sources; no claim with fewer than four sources."""
     kinds, own = np.unique(names, return_inverse=True)
     if len(kinds) < 4:
         return []
     saved_bits = bits["baseline"] - bits["on"]
     values = np.stack([saved_bits, bits["baseline"], overlap, np.ones(len(names))], axis=1)
-    # Each document's values stand in the place of its source and are zero elsewhere, so that the sums over
-    # any draw of documents are the sums of every source at once.
+    # (document, source, value): a document's values stand at its own source and are zero
+    # elsewhere, so that summing any draw of documents gives the sums of every source at once.
     columns = np.zeros((len(names), len(kinds), values.shape[1]))
     columns[np.arange(len(names)), own] = values
 
     def correlation(sums: np.ndarray) -> np.ndarray:
+        # Bootstrap works on flat columns; here they get their two axes back.
         saved, base, shared, count = np.moveaxis(sums.reshape(len(sums), *columns.shape[1:]), -1, 0)
         return _rank_correlation(saved / base, shared / count)[:, None]
 
@@ -95,8 +97,9 @@ def _order_claim(names: np.ndarray, bits: dict[str, np.ndarray], overlap: np.nda
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Spearman's along the last axis, of values that are all different."""
-    # Sorting the order of the values gives the rank of each; Spearman's is the correlation of the ranks.
+    """Spearman's rank correlation along the last axis, for values that are all different."""
+    # `argsort` of `argsort` gives the rank of each value; the correlation of the ranks is
+    # Spearman's.
     ranks = [np.argsort(np.argsort(values, axis=-1), axis=-1).astype(float) for values in (first, second)]
     x, y = (values - values.mean(axis=-1, keepdims=True) for values in ranks)
     norms = np.sqrt((x**2).sum(axis=-1) * (y**2).sum(axis=-1))
@@ -111,8 +114,9 @@ def retrofit(study: Study, scale: Scale) -> Findings:
     fitted = study.evaluate("retrofit")
     bits = {**found.bits(), "fit": fitted.document_bits(on(found.k))}
     saved, from_scratch = bits["baseline"] - bits["fit"], bits["baseline"] - bits["on"]
-    # A ratio of sums over the same draws of documents, not a mean of each document's ratio.
+    # A ratio of sums over the same draws of documents, not a mean of the documents' ratios.
     share = bootstrap_ratio(saved, from_scratch)
+    # Equal to the bit, not nearly: the frozen weights are the baseline's.
     same = bool(np.array_equal(fitted.document_bits(OFF), bits["baseline"]))
     labels = {**NAMES, "fit": "RETROfit[ON]"}
     rows: list[list[Cell]] = [
@@ -154,7 +158,7 @@ def _curve(study: Study, name: str, metric: str, label: str, colour: str) -> Lin
 
 
 def leakage(study: Study, scale: Scale) -> Findings:
-    """bpb(α) of every model, the histogram of r, and what is left of the gain where little was seen."""
+    """bpb(α) of every model, and what is left of the gain where little was seen before."""
     found = trio(study)
     curves = {
         key: [FilteredScore.read(entry) for entry in evaluation.results["filtered"][mode]]

@@ -1,4 +1,4 @@
-"""RETRO's memory beside that of kNN-LM, and what changes when documents come and go."""
+"""RETRO's memory beside kNN-LM's, and what changes when documents are added and deleted."""
 
 from dataclasses import replace
 
@@ -17,20 +17,22 @@ from retro.scoring.new_facts import measure_new_facts
 from retro.study import Study
 
 FEWER = 40
-"""Times fewer keys that count as the paper's 64: short last chunks have keys of their own."""
+"""How many times fewer keys count as the paper's 64: short last chunks have keys of their
+own."""
 
 HEADING = "Reprinted with permission.\n\n"
-"""Moves the chunks of added documents off the grid of the evaluated ones, so that no chunk finds itself
-whole."""
+"""Shifts the chunks of added documents against those of the evaluated ones, so that no chunk finds an
+exact copy of itself."""
 
 
 def knn_lm(study: Study, scale: Scale) -> Findings:
-    """The baseline alone, as kNN-LM, with a continuous cache, and RETRO, all over the same training text."""
+    """The baseline alone, kNN-LM, the continuous cache and RETRO, all over the same training text."""
     return _beside_knn_lm(study, trio(study).retro, "RETRO[ON]")
 
 
 def wikitext103(study: Study, scale: Scale) -> Findings:
     """The same on WikiText, in a folder of its own, with a RETROfit of the baseline as in the paper."""
+    # The study's sampling, weights and mixture are for its own sources; WikiText is read whole.
     corpus = replace(
         study.run.corpus,
         sources=(scale.wikitext,),
@@ -44,18 +46,20 @@ def wikitext103(study: Study, scale: Scale) -> Findings:
     wikitext.prepare()
     wikitext.fit("retrofit", scale.fit_steps)
     findings = _beside_knn_lm(wikitext, wikitext.evaluate("retrofit"), "RETROfit[ON]")
+    # The inner study's fingerprints belong to this experiment's provenance.
     study.used |= {f"wikitext: {name}": value for name, value in wikitext.used.items()}
-    return replace(findings, claims=())  # the claim is made once, by the study's own text
+    return replace(findings, claims=())  # the claim is made only once, on the study's own text
 
 
 def _beside_knn_lm(study: Study, retro: Evaluation, label: str) -> Findings:
     with study.part("kNN-LM", study.folder / "knn", "kNN-LM") as progress:
         other = run_knn_lm(study.opened("baseline"), KnnConfig(), study.run.evaluation, progress=progress)
+    # RETRO with the most neighbours it was scored with.
     k = max(study.run.evaluation.num_neighbours)
     size = size_of_datastore(study.work.datastore())
     bits = {mode: other.scores(mode).by_document() for mode in (BASELINE, CACHE, KNN)}
     bits[label] = retro.document_bits(on(k))
-    # All modes are resampled over the same documents, so that their gains are paired.
+    # All modes are resampled over the same documents, so their gains are paired.
     sizes = Sizes.of(study.work.store("test"), study.work.datastore().tokenizer)
     names = {BASELINE: "baseline", CACHE: "continuous cache", KNN: "kNN-LM", label: f"{label}, k = {k}"}
     keys = {KNN: other.size.keys, label: size.keys}
@@ -70,6 +74,7 @@ def _beside_knn_lm(study: Study, retro: Evaluation, label: str) -> Findings:
         levels = [found.bits_per_byte, found.perplexity_per_word]
         rows.append([names[mode], *levels, gain, keys.get(mode), tuned.get(mode, "")])
     gain_over_knn = relative_gain(bits[label], bits[KNN])
+    # kNN-LM has a key per token, RETRO one per chunk.
     ratio = other.size.keys / size.keys
     sentence = (
         f"{fewer(gain_over_knn)} than kNN-LM with {ratio:.0f} times fewer keys; "
@@ -81,7 +86,7 @@ def _beside_knn_lm(study: Study, retro: Evaluation, label: str) -> Findings:
 
 
 def new_facts(study: Study, scale: Scale) -> Findings:
-    """The second halves of held-out documents before, while and after they are in the datastore."""
+    """Second halves of held-out documents: before, while and after they are in the datastore."""
     study.train("retro")
     k = study.run.training.num_neighbours
     with study.narrator.progress("Adding and deleting the test documents"):
@@ -100,6 +105,7 @@ def new_facts(study: Study, scale: Scale) -> Findings:
         "added": found.added,
         "deleted again": found.deleted,
     }
+    # Deleting must restore the neighbours too, not only happen to give the same bits.
     same = found.same_bits and found.same_neighbours
     sentence = (
         f"{fewer(found.gain)} on {found.num_documents} documents once they are there; "

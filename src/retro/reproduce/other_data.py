@@ -1,4 +1,4 @@
-"""Experiments on data of their own: evaluation sets, LAMBADA, the links of Wikipedia, and questions."""
+"""Experiments with their own data: evaluation sets, LAMBADA, Wikipedia's links, and questions."""
 
 from dataclasses import replace
 
@@ -22,15 +22,16 @@ LAMBADA = "lambada"
 DUMP = "enwik8"
 """The Wikipedia dump of the catalogue."""
 RANKS = (1, 2, 5, 10, 20)
-"""Ranks of neighbours that the table of link distances shows."""
+"""The ranks that the table of link distances shows."""
 
 
 def evaluation_sets(study: Study, scale: Scale) -> Findings:
-    """Bits per byte on every set of whole documents, and the last words of LAMBADA."""
+    """Bits per byte on every set of whole documents, and LAMBADA's last words."""
     for name in ("baseline", "retro"):
         study.train(name)
     k = study.run.training.num_neighbours
     config = replace(study.run.evaluation, num_neighbours=(k,))
+    # Fetched first, so that a failed download costs no scoring.
     for source in (*scale.sets, LAMBADA):
         with study.narrator.progress(f"Fetching {source}") as progress:
             catalogue.fetch(source.partition("@")[0], progress)
@@ -42,7 +43,7 @@ def evaluation_sets(study: Study, scale: Scale) -> Findings:
 
 def _set_row(study: Study, source: str, config: EvaluationConfig, k: int) -> list[Cell]:
     with study.narrator.progress(f"Neighbours of {source}") as progress:
-        # Tokens and neighbours are the same for both models.
+        # Both models use the same tokens and neighbours.
         found = evaluation_set(study.opened("retro"), source, progress=progress)
     with study.narrator.progress(f"Scoring {source}") as progress:
         baseline = evaluate_set(study.opened("baseline"), found, config, progress)
@@ -72,10 +73,11 @@ def _last_words(study: Study, config: EvaluationConfig, k: int) -> Table:
 
 
 def link_distance(study: Study, scale: Scale) -> Findings:
-    """Links between Wikipedia articles and those of their neighbours.
+    """How many links lie between Wikipedia articles and the articles of their neighbours.
 
-    The datastore of the dump's articles is in a folder of its own; the links are the dump's.
+    The datastore of the dump's articles has a folder of its own; the links come from the dump.
     """
+    # Links are between whole articles, so these are not cut, weighted or mixed with other text.
     corpus = replace(
         study.run.corpus,
         sources=(DUMP,),
@@ -84,10 +86,10 @@ def link_distance(study: Study, scale: Scale) -> Findings:
         sample_fraction=scale.wikipedia_fraction,
     )
     run = replace(study.run, corpus=corpus, datastore=replace(study.run.datastore, embedder="static"))
-    # Links are between whole articles: neither cut, nor sampled by other weights, nor mixed with other text.
     wikipedia = Study(study.folder / "wikipedia", run, [DUMP], study.narrator)
     wikipedia.prepare()
     study.used |= {f"wikipedia: {name}": value for name, value in wikipedia.used.items()}
+    # The folder also holds the manifest, so the dump is found by its suffix.
     files = catalogue.folder_of(DUMP).iterdir()
     dump = next(file for file in files if file.suffix in (".gz", ".bz2", ".xml"))
     with study.narrator.progress("Reading the dump's links"):
@@ -108,7 +110,7 @@ def link_distance(study: Study, scale: Scale) -> Findings:
 
 
 def plot_link_distances(result: LinkDistances) -> str:
-    """Mean distance by rank, with its interval, beside that of random articles, as SVG."""
+    """Mean distance by rank with its interval, beside that of random articles, as SVG."""
     ranks = list(range(1, len(result.by_rank) + 1))
     means = [entry.mean for entry in result.by_rank]
     lows, highs = [mean.low for mean in means], [mean.high for mean in means]
@@ -116,12 +118,13 @@ def plot_link_distances(result: LinkDistances) -> str:
         Line("random articles", ranks, [result.random.mean.estimate] * len(ranks), "baseline", "--"),
         Line("neighbours", ranks, [mean.estimate for mean in means], "on", "-", lows, highs),
     ]
+    # Beyond 20 ranks a tick for each would not be readable.
     ticks = ranks if len(ranks) <= 20 else None
     return line_plot(lines, "rank of the neighbour", "mean link distance", xticks=ticks)
 
 
 def questions(study: Study, scale: Scale) -> Findings:
-    """A small RETRO, trained to answer from passages whose facts are paired anew in every question."""
+    """A small RETRO, trained to answer from passages whose facts are paired afresh in every question."""
     path = study.work.run_path("questions-probe")
     with study.part("train questions-probe", path, "Training on the probe") as progress:
         found = run_probe(path, progress=progress)

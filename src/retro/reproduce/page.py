@@ -1,5 +1,5 @@
-"""One self-contained HTML page: the paper's claims as a checklist, then every experiment with its numbers
-and where they come from."""
+"""One self-contained HTML page: the checklist of claims, then every experiment with its numbers and
+their origin."""
 
 import json
 from collections.abc import Sequence
@@ -26,20 +26,20 @@ summary { cursor: pointer; color: var(--accent); }
 
 
 def checklist(results: Sequence[Result]) -> list[tuple[str, Claim | None, str]]:
-    """Every claim in the paper's order: its statement, what was found if it was looked at, and in which
-    experiment."""
+    """Every claim in order: its statement, the finding if it was tested, and the experiment's name."""
     found = {claim.key: (claim, result.name) for result in results for claim in result.claims}
     return [(statement, *found.get(key, (None, ""))) for key, statement in CLAIMS.items()]
 
 
 def render(results: Sequence[Result], scale: str) -> str:
+    # Claims that no experiment has tested have no verdict and are not counted.
     counts = [claim.verdict for _, claim, _ in checklist(results) if claim is not None]
     told = ", ".join(f"{counts.count(verdict)} {verdict.value}" for verdict in Verdict)
-    body = f"""<p class="lead">Of {len(CLAIMS)} claims of the paper {len(counts)} were looked at here: {told}.
+    body = f"""<p class="lead">Of {len(CLAIMS)} claims of the paper {len(counts)} were tested here: {told}.
 </p>
 <p class="note">A claim is reproduced if the whole 95 % interval (bootstrap over documents) speaks for it, not
 reproduced if the whole interval speaks against it, and too small to tell otherwise. The models are small:
-what is found here is about this data and these sizes.</p>
+the findings hold for this data and these sizes.</p>
 <table class="claims">{"".join(_claim_row(*row) for row in checklist(results))}</table>
 {"".join(map(_section, results))}"""
     return page(f"RETRO reproduced, scale {scale}", body, STYLE)
@@ -68,6 +68,7 @@ def _section(result: Result) -> str:
         f'<h3>{escape(t.title)}</h3><div class="scroll">{_table(t)}</div>' for t in result.tables
     )
     figures = "".join(figure(f.svg, f.caption) for f in result.figures)
+    # The command has a place of its own, above the rest.
     source = {key: value for key, value in result.provenance.items() if key != "command"}
     return f"""<section id="{result.name}"><h2>{escape(result.title)}</h2>
 <p class="note">In the paper: {escape(result.paper)}</p>{tables}<div class="plots">{figures}</div>

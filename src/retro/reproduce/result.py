@@ -38,12 +38,12 @@ class Findings:
 
 @dataclass(frozen=True)
 class Result:
-    """One experiment, finished."""
+    """A finished experiment."""
 
     name: str
     title: str
     paper: str
-    """What the paper reports at this place."""
+    """What the paper reports here."""
     tables: Sequence[Table]
     figures: Sequence[Figure]
     claims: Sequence[Claim]
@@ -51,8 +51,9 @@ class Result:
     """The command, the resolved config, and the fingerprints of the data and models."""
 
     def save(self, folder: Path) -> None:
-        """NAME.json and one SVG for each figure."""
+        """Write NAME.json and an SVG for each figure."""
         folder.mkdir(parents=True, exist_ok=True)
+        # Figures first: once NAME.json is there, `load` finds every picture it names.
         for figure in self.figures:
             with atomic_write(folder / f"{self.name}-{figure.name}.svg") as file:
                 file.write(figure.svg.encode())
@@ -81,7 +82,7 @@ class Result:
 
     @staticmethod
     def load(path: Path) -> "Result":
-        """Read a result back with its pictures."""
+        """Read a result back, with its pictures."""
         values = json.loads(path.read_text())
         tables = [
             Table(t["title"], t["headings"], [[_cell(cell) for cell in row] for row in t["rows"]])
@@ -98,7 +99,7 @@ class Result:
 
 
 def text_of(cell: Cell) -> str:
-    """A cell as people read it."""
+    """A cell as text for people."""
     if isinstance(cell, Interval):
         return f"{number(cell.estimate)} ({number(cell.low)} to {number(cell.high)})"
     if isinstance(cell, float):
@@ -109,7 +110,7 @@ def text_of(cell: Cell) -> str:
 
 
 def number(value: float) -> str:
-    """Four digits after the point for what is of the size of bits per byte, fewer for what is larger."""
+    """Four decimals for numbers the size of bits per byte, fewer for larger ones."""
     if abs(value) >= 100:
         return f"{value:,.1f}"
     return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
@@ -124,4 +125,5 @@ def _plain(cell: Cell) -> Any:
 
 
 def _cell(value: Any) -> Cell:
+    # The only cells that JSON holds as objects are intervals.
     return Interval(**value) if isinstance(value, dict) else value

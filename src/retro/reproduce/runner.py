@@ -1,4 +1,4 @@
-"""Run experiments and gather what all of them found on one page."""
+"""Run experiments and collect the findings of all of them on one page."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,11 +94,11 @@ EXPERIMENTS: dict[str, Experiment] = {
 def reproduce(
     names: Sequence[str], scale: Scale, folder: Path, narrator: Narrator, sources: Sequence[str] = ()
 ) -> list[Result]:
-    """Run the named experiments, or all of them, and write a JSON file and pictures of each below
-    `reproduce/`.
+    """Run the named experiments, or all, and write JSON and pictures of each below `reproduce/`.
 
-    Its report.html shows every experiment that was ever run in this folder.
+    The report.html there shows every experiment that was ever run in this folder.
     """
+    # Checked before anything is prepared, which may take hours.
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown:
         raise ConfigError(
@@ -111,10 +111,11 @@ def reproduce(
     study = Study(folder, scale.run, sources or scale.sources, narrator)
     study.prepare()
     prepared = dict(study.used)
+    # The command in the provenance must be complete: it is what a reader would run.
     given = f" --sources {' '.join(sources)}" if sources else ""
     results = []
     for name in names or EXPERIMENTS:
-        study.used = dict(prepared)  # each experiment tells what it used itself
+        study.used = dict(prepared)  # so that each experiment lists only what it used itself
         experiment = EXPERIMENTS[name]
         findings = experiment.run(study, scale)
         provenance = {
@@ -131,6 +132,7 @@ def reproduce(
             findings.claims,
             provenance,
         )
+        # Saved at once: a later experiment that fails costs only itself.
         result.save(folder / "reproduce")
         results.append(result)
     write_report(folder, scale)
@@ -138,7 +140,7 @@ def reproduce(
 
 
 def finished(folder: Path) -> list[Result]:
-    """Every result of a folder in the order of the experiments."""
+    """All results in a folder, in the order of the experiments."""
     paths = {name: folder / "reproduce" / f"{name}.json" for name in EXPERIMENTS}
     return [Result.load(path) for path in paths.values() if path.exists()]
 

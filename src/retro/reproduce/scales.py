@@ -10,37 +10,38 @@ from retro.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Everything that the experiments of one scale need to know."""
+    """Everything that the experiments need to know about one scale."""
 
     name: str
     run: RunConfig
     sources: tuple[str, ...] = ()
-    """Corpora of the catalogue; empty where the user must name theirs."""
+    """Corpora of the catalogue; empty if users must name their own."""
     fit_steps: int
     """Steps of the RETROfit."""
     fractions: tuple[float, ...] = (0.01, 0.1, 0.3, 1.0)
-    """Parts of the datastore."""
+    """Parts of the datastore that are searched."""
     neighbours: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 100)
-    """k at evaluation."""
+    """Values of k at evaluation."""
     sizes: tuple[tuple[str, ModelConfig], ...]
     """RETRO models by name, smallest first; each has its baseline."""
     ablation: RunConfig
     sets: tuple[str, ...] = ()
-    """Evaluation sets of the catalogue, beside LAMBADA."""
+    """Evaluation sets of the catalogue, besides LAMBADA."""
     wikitext: str = "wikitext-2"
-    """The corpus of the Wikitext103 table, with splits of its own."""
+    """The corpus of the Wikitext103 table, which has its own splits."""
     wikipedia_fraction: float = 1.0
     """Part of the Wikipedia dump whose neighbours are looked up in the link graph."""
 
 
 def scaled(model: ModelConfig, factor: float) -> ModelConfig:
-    """The same depth with a part of the heads and of every width."""
+    """The same depth, with a fraction of the heads and of every width."""
 
     def part(size: int) -> int:
         return max(1, int(size * factor))
 
     assert model.retrieval is not None
     encoder = model.retrieval.encoder
+    # `head_dim` stays: fewer heads of the same size.
     smaller = EncoderConfig(
         d_model=part(encoder.d_model),
         num_layers=encoder.num_layers,
@@ -59,6 +60,7 @@ def scaled(model: ModelConfig, factor: float) -> ModelConfig:
 
 
 def _with_steps(run: RunConfig, num_steps: int, warmup_steps: int) -> RunConfig:
+    # Ten validations and checkpoints, however short the run.
     every = max(1, num_steps // 10)
     training = replace(
         run.training,
@@ -75,7 +77,7 @@ def _with_precision(run: RunConfig, precision: str) -> RunConfig:
 
 
 def tiny() -> Scale:
-    """The demo's licence texts and model; an hour on two cores for all experiments, minutes for one."""
+    """The demo's licence texts and model: an hour on two cores for all experiments, minutes for one."""
     run = recipes.tiny()
     return Scale(
         name="tiny",
@@ -90,7 +92,7 @@ def tiny() -> Scale:
 
 
 def small() -> Scale:
-    """Half of the miniature MassiveText, a model of six layers; some hours on two cores."""
+    """Half of the miniature MassiveText and a model of six layers: some hours on two cores."""
     run = _with_steps(recipes.massive_text_mini(), 500, 50)
     run = replace(
         run,

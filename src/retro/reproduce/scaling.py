@@ -16,27 +16,29 @@ from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
 from retro.study import Study
 
 NEAREST = 100
-"""Neighbours that are found whatever is asked for, so that another k later costs no more than itself."""
+"""Neighbours that are always found, so that scoring another k later needs no new search."""
 BEYOND = 10
-"""Neighbours at evaluation that are compared with those of training."""
+"""The number of neighbours at evaluation that the claim compares with that of training."""
 
 
 def datastore_size(study: Study, scale: Scale) -> Findings:
-    """The same model and documents with ever larger parts of the datastore, each part within the next."""
+    """The same model and documents with growing parts of the datastore, each contained in the next."""
     found, datastore = trio(study), study.work.datastore()
     with study.narrator.progress("Neighbours in parts of the datastore") as progress:
         parts = find_thinned(study.work, "test", scale.fractions, found.k, progress=progress)
+    # Kept under a label for each part, so that a stopped experiment resumes between parts.
     bits = {
         part: study.document_bits("retro", f"part-{part:g}", neighbours, found.k)
         for part, neighbours in parts.items()
     }
     levels = found.per_byte()
     per_byte = {fraction: bootstrap_ratio(value, found.num_bytes) for fraction, value in bits.items()}
+    # Nominal sizes: documents are drawn, so a part holds about this many tokens.
     tokens = {fraction: fraction * datastore.snapshot().num_tokens() for fraction in bits}
     rows: list[list[Cell]] = [
         [f"{fraction:.0%}", int(tokens[fraction]), per_byte[fraction]] for fraction in bits
     ]
-    # The claim compares the ends of the curve; what lies between is for the eye.
+    # The claim compares the ends of the curve; the points between are only shown.
     first, last = min(bits), max(bits)
     gain = relative_gain(bits[last], bits[first])
     sentence = f"{fewer(gain)} with all of the datastore than with {first:.0%} of it"
@@ -53,16 +55,18 @@ def datastore_size(study: Study, scale: Scale) -> Findings:
 
 
 def num_neighbours(study: Study, scale: Scale) -> Findings:
-    """The same model with more and more neighbours, trained with two."""
+    """The same model with more and more neighbours than in training."""
     found, ks = trio(study), sorted({*scale.neighbours, study.run.training.num_neighbours})
-    # One search for all k: the first k of the nearest are the k nearest.
+    # One search serves every k: the first k of the nearest are the k nearest.
     found_at_once = max(*ks, NEAREST)
     with study.narrator.progress(f"The {found_at_once} nearest neighbours") as progress:
         neighbours = find_thinned(study.work, "test", (1.0,), found_at_once, progress=progress)[1.0]
     bits = {k: study.document_bits("retro", f"k-{k}", neighbours, k) for k in ks}
     levels = found.per_byte()
     per_byte = {k: bootstrap_ratio(value, found.num_bytes) for k, value in bits.items()}
+    # Only for the sentence: the k with the fewest bits is not itself a claim.
     best = min(per_byte, key=lambda k: per_byte[k].estimate)
+    # A scale may leave this k out; then there is nothing to claim.
     claims = []
     if BEYOND in bits:
         gain = relative_gain(bits[BEYOND], bits[found.k])
@@ -107,7 +111,8 @@ def model_size(study: Study, scale: Scale) -> Findings:
 
 
 def _sized(study: Study, name: str, config: ModelConfig) -> Sized:
-    own = config == study.run.model  # then its runs are the study's, which other experiments share
+    # The study's own size reuses its runs, which other experiments share.
+    own = config == study.run.model
     k = study.run.training.num_neighbours
     names = ("baseline", "retro") if own else (f"baseline-{name}", f"retro-{name}")
     study.train(names[0], config.baseline())
@@ -115,6 +120,6 @@ def _sized(study: Study, name: str, config: ModelConfig) -> Sized:
     scoring = study.run.evaluation if own else replace(study.run.evaluation, num_neighbours=(k,))
     found = Trio(study.evaluate(names[0], scoring), study.evaluate(names[1], scoring), k)
     bits = found.bits()
-    with torch.device("meta"):  # counted without allocating the weights
+    with torch.device("meta"):  # counts the parameters without allocating them
         parameters = make_model(config.baseline()).num_parameters()
     return Sized(name, parameters, found.per_byte(), relative_gain(bits["on"], bits["baseline"]))

@@ -1,1 +1,1 @@
-"""How good a model is: bits per byte of documents, targets behind prompts, and where a gain comes from."""
+"""How good a model is: bits per byte of documents, targets after prompts, and where gains come from."""

@@ -28,11 +28,12 @@ from retro.scoring.windows import (
 from retro.stages.progress import Progress, no_progress
 
 PART = 4
-"""Batches that are scored before they are kept; as much is lost at most when scoring is interrupted."""
+"""Batches in a part. A part is saved when it is scored, so an interruption loses at most
+one."""
 
 Keep = Callable[[str, Callable[[], np.ndarray]], np.ndarray]
-"""`Parts.keep`, or what does the same: it gives the bits of a part by its name, and calls the function that
-makes them only if they are not kept yet. So parts of the work survive an interruption."""
+"""`Parts.keep`, or a function like it: it returns the bits of the named part, and calls the function
+that makes them only if they are not kept yet. So finished parts survive an interruption."""
 
 
 def _keep_nothing(name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
@@ -41,7 +42,7 @@ def _keep_nothing(name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scores:
-    """Bits of every token of a store, −log2 p. The end of a document carries no text and counts nothing."""
+    """Bits, −log2 p, of every token of a store. End tokens carry no text and cost 0 bits."""
 
     store: TokenStore
     bits: np.ndarray
@@ -52,19 +53,22 @@ class Scores:
 
     def by_document(self) -> np.ndarray:
         """Bits of each document."""
-        # Sums from each start to the next; every document has a token, its end, so that none is empty.
+        # `reduceat` sums from each start to the next. It needs every document to have a token,
+        # and every document has one: its end.
         sums: np.ndarray = np.add.reduceat(self.bits, self.store.starts)
         return sums
 
     def by_chunk(self, table: ChunkTable) -> np.ndarray:
         """Bits of each chunk."""
+        # Chunks cover the store without gaps, so each sum ends where the next chunk starts.
         sums: np.ndarray = np.add.reduceat(self.bits, table.starts)
         return sums
 
 
 def chunk_bytes(table: ChunkTable, tokenizer: Tokenizer) -> np.ndarray:
     """Bytes of text of each chunk."""
-    # By the bytes that each token stands for: a character split across two chunks counts in both.
+    # Bytes are counted by token, so a character split across two chunks counts by its bytes in
+    # both.
     sums: np.ndarray = np.add.reduceat(tokenizer.token_lengths[table.store.tokens], table.starts)
     return sums
 
@@ -78,16 +82,16 @@ def score(
     progress: Progress = no_progress,
     keep: Keep = _keep_nothing,
 ) -> Scores:
-    """Score every token of the store, with the first k neighbours of each chunk, or without retrieval.
+    """Score every token of the store, with the first k neighbours of each chunk or without retrieval.
 
-    The first token of a document has no context and is charged the uniform log2 of the vocabulary.
+    The first token of a document has no context. It is charged log2 of the vocabulary size.
     """
     expect_on_grid(config, model.facts.chunk_len)
     expect_same_vocabulary(model, store)
     if neighbours is not None:
         expect_saved(neighbours, k)
     table = neighbours.table if neighbours is not None else ChunkTable(store, model.facts.chunk_len)
-    # In float64: a corpus has more tokens than float32 could sum without loss.
+    # float64, because a corpus has more tokens than float32 can sum without loss.
     bits = np.zeros(len(store.tokens), dtype=np.float64)
     bits[store.starts] = math.log2(model.facts.vocab_size)
     windows = windows_of(store, config.window, config.stride)
@@ -96,12 +100,13 @@ def score(
     done = 0
     for first in range(0, len(batches), PART):
         part = batches[first : first + PART]
-        # The bits of a part are in the order of its windows, and go where their tokens are in the store.
+        # A part's bits come in the order of its windows; `places` puts them back in the store's
+        # order.
         places = np.concatenate([scored_places(batch) for batch in part])
         bits[places] = keep(f"{first // PART:06}", partial(_score_part, model, table, part, neighbours, k))
         done += sum(map(len, part))
         progress(done, total)
-    # Windows know nothing of end tokens and score them with the rest; their bits are taken out here.
+    # Windows score end tokens like any other token, so their bits are removed here.
     bits[np.asarray(store.tokens) == store.end_id] = 0.0
     return Scores(store, bits)
 
@@ -116,7 +121,7 @@ def expect_same_vocabulary(model: LanguageModel, store: TokenStore) -> None:
 
 
 def expect_saved(neighbours: Neighbours, k: int) -> None:
-    """Refuse more neighbours than there are: scores of fewer would bear the name of more."""
+    """Refuse more neighbours than are saved: the scores would be labelled with a k they do not have."""
     saved = neighbours.max_neighbours
     if k > saved:
         raise ConfigError(
@@ -140,11 +145,11 @@ def score_batch(
     neighbours: Neighbours | None = None,
     k: int = 0,
 ) -> np.ndarray:
-    """−log2 p of the tokens at `scored_places`, read on the model's device and brought back to the CPU."""
+    """−log2 p of the tokens at `scored_places`, computed on the model's device and moved to the CPU."""
     tokens, *retrieved = (tensor.to(model.device) for tensor in batch_inputs(table, windows, neighbours, k))
     targets = batch_targets(table.store, windows).to(model.device)
     nats = -model.score(tokens, targets, *retrieved).log_probs
-    # Row by row and from left to right: the order of `scored_places`.
+    # A boolean mask reads row by row and left to right, which is the order of `scored_places`.
     wanted = nats[targets != model.facts.pad_id]
     return wanted.double().cpu().numpy() / math.log(2.0)
 
@@ -153,10 +158,10 @@ def score_batch(
 class Sizes:
     """How long every document is.
 
-    A token is one of the tokenizer's; the end of a document carries no text and is none. A word is what
-    stands between white space in the text as it was ingested, whatever the tokenizer makes of it. Published
-    word-level perplexities of Wikitext103 count the end of every line as one word more and are the lower
-    for it.
+    Tokens are the tokenizer's, without the end token, which carries no text. Words are
+    separated by white space in the text as it was ingested, whatever the tokenizer makes of
+    them. Published word-level perplexities of Wikitext103 also count the end of every line as a
+    word, and are lower for it.
     """
 
     num_bytes: np.ndarray
@@ -167,12 +172,13 @@ class Sizes:
     def of(store: TokenStore, tokenizer: Tokenizer) -> "Sizes":
         texts = (tokenizer.decode(store.document(number).tolist()) for number in range(len(store)))
         words = np.array([len(text.split()) for text in texts], dtype=np.int64)
+        # One less than the stored length: the end token is not counted.
         return Sizes(store.num_bytes, store.ends - store.starts - 1, words)
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """Three views of the same bits. A perplexity is 2 to the mean bits of a token or word."""
+    """Three views of the same bits. A perplexity is 2 to the power of the mean bits per token or word."""
 
     bits_per_byte: Interval
     perplexity_per_token: Interval
@@ -180,17 +186,20 @@ class Metrics:
 
     @staticmethod
     def read(values: dict[str, dict[str, float]]) -> "Metrics":
-        """Back from JSON."""
+        """Read metrics back from JSON."""
         return Metrics(**{name: Interval(**value) for name, value in values.items()})
 
 
 def measure(bits: np.ndarray, sizes: Sizes, documents: np.ndarray | slice = slice(None)) -> Metrics:
-    """Metrics from the bits of each document, of all or of the chosen ones; intervals are over documents."""
-    # Each statistic is the sum of the first column by the sum of another, over the same draws of documents.
+    """Metrics from the bits of each document, for all or the chosen ones. Intervals are over documents."""
+    # Each statistic divides the sum of the bits by the sum of another column, over the same
+    # draws.
     columns = np.stack([bits, sizes.num_bytes, sizes.num_tokens, sizes.num_words], axis=1)[documents]
     per_byte, per_token, per_word = bootstrap(columns, lambda sums: sums[:, :1] / sums[:, 1:])
     return Metrics(per_byte, _perplexity(per_token), _perplexity(per_word))
 
 
 def _perplexity(bits: Interval) -> Interval:
+    # 2 to the power of x is increasing, so the bounds of the bits become the bounds of the
+    # perplexity.
     return Interval(*(float(np.exp2(value)) for value in (bits.estimate, bits.low, bits.high)))

@@ -1,4 +1,4 @@
-"""A baseline and a RETRO on the same documents: how large the gain is, and on which chunks it comes."""
+"""A baseline and a RETRO on the same documents: how large the gain is, and which chunks it comes from."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,11 +11,12 @@ from retro.scoring.intervals import Interval, bootstrap, relative_gain
 from retro.scoring.leakage import NEW
 
 BUCKETS = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
+"""Edges of the overlap ranges. The first one ends at `NEW`: its chunks count as unseen."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """The chunks whose overlap with the datastore lies in (low, high], the first from 0 on."""
+    """The chunks whose overlap with the datastore is in (low, high]; the first bucket includes 0."""
 
     low: float
     high: float
@@ -24,11 +25,11 @@ class Bucket:
     off: float
     on: float
     share_of_gain: float
-    """Part of all bits saved against the baseline that these chunks save."""
+    """These chunks' part of all the bits saved against the baseline."""
 
     @property
     def label(self) -> str:
-        # As :g and not :.0%, since an eighth is 12.5 %.
+        # :g rather than :.0%, because an eighth is 12.5 %.
         high = f"{100 * self.high:g}%"
         return f"≤ {high}" if self.low == 0 else f"{100 * self.low:g}%–{high}"
 
@@ -43,12 +44,13 @@ class Comparison:
     gain_on_new_chunks: Interval
     """Gain over the baseline on chunks that share at most an eighth with any neighbour.
 
-    NaN, as the slopes are, if there are no such chunks."""
+    NaN if there are no such chunks; so are the slopes."""
     slope_of_baseline: Interval
     slope: Interval
-    """bpb(12.5 %) − bpb(100 %) of RETRO[ON]: how many bits a byte are saved by what was seen before."""
+    """bpb(12.5 %) − bpb(100 %) of RETRO[ON]: how many bits per byte text seen before saves."""
     steeper: Interval
-    """RETRO[ON]'s slope less the baseline's: above zero if retrieval uses leakage more than weights do."""
+    """RETRO[ON]'s slope minus the baseline's. Above zero, retrieval uses leakage more than
+    weights do."""
     buckets: list[Bucket]
 
 
@@ -84,8 +86,9 @@ def compare(baseline: Evaluation, retro: Evaluation, on_mode: str) -> Comparison
 def _on_new_chunks(
     baseline: np.ndarray, on: np.ndarray, num_bytes: np.ndarray, overlaps: np.ndarray, documents: np.ndarray
 ) -> list[Interval]:
-    """The gain on new chunks, the slopes of both with leakage, and their difference, over the same draws."""
-    # Sums by document of the bits and bytes of its new chunks, then of all its chunks.
+    """Gain on new chunks, both slopes with leakage, and their difference, all over the same draws."""
+    # Six columns, summed by document: bits and bytes of its new chunks, then of all its chunks.
+    # New and all are drawn together, so the intervals of the slopes are paired.
     columns = [
         np.bincount(documents, weights=np.where(kept, values, 0))
         for kept in (overlaps <= NEW, True)
@@ -103,10 +106,11 @@ def _on_new_chunks(
 
 
 def _buckets(chunks: dict[str, np.ndarray], overlaps: np.ndarray, num_bytes: np.ndarray) -> list[Bucket]:
-    """The chunks by their overlap, in ranges that have any text."""
+    """The chunks by overlap, without the ranges that have no text."""
     saved = chunks["baseline"].sum() - chunks["on"].sum()
     buckets = []
     for low, high in pairwise(BUCKETS):
+        # Ranges are open below, so the first has to take in overlaps of exactly 0.
         inside = (overlaps <= high) & ((overlaps > low) | (low == 0.0))
         size = num_bytes[inside].sum()
         if not size:

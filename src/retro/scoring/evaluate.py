@@ -1,7 +1,8 @@
-"""The evaluation stage: a model on a token store, without retrieval and with several k, chunk by chunk.
+"""The evaluation stage: a model scores a token store without retrieval and with several k.
 
-An evaluation belongs to the neighbours it was made with. They are pinned in its folder, so that it can be
-opened, inspected and, if it was interrupted, finished, whatever was added to the datastore since.
+An evaluation belongs to the neighbours it was made with. They are pinned in its folder, so that
+it can be opened, inspected and, after an interruption, finished, whatever has been added to the
+datastore since.
 """
 
 import json
@@ -27,10 +28,11 @@ from retro.stages.stage import MANIFEST, Artifact, Stage, open_artifact, run_sta
 
 COMMAND = "retro evaluate WORK RUN"
 OFF = "off"
+"""The name of scoring without retrieval."""
 NEIGHBOURS = "neighbours"
-"""The folder in an evaluation's own that holds the neighbours it was made with."""
+"""The subfolder of an evaluation that holds the neighbours it was made with."""
 VERSION = "datastore_version"
-"""The count of a manifest that says with which version of the datastore it was made."""
+"""The count in a manifest that gives the version of the datastore it was made with."""
 
 
 def on(k: int) -> str:
@@ -101,10 +103,10 @@ class Evaluation:
 def evaluation_folder(work: Path, run: str, name: str) -> Path:
     """The folder for the evaluation of a run on a split, a set or a task: `evaluations/RUN/NAME`.
 
-    It was `evaluations/RUN-NAME` before, which could be that of another run on a set with a longer name; a
-    folder from then is taken if its manifest names this run.
+    It used to be `evaluations/RUN-NAME`, which could also be another run on a set with a longer
+    name. Such an older folder is used if its manifest names this run.
     """
-    # A run is told by its fingerprint, which both manifests hold; runs without one were not trained here.
+    # The run's fingerprint is in both manifests. A run without a manifest was not trained here.
     former = work / "evaluations" / f"{run}-{name}"
     manifests = [folder / MANIFEST for folder in (former, work / "runs" / run)]
     if all(manifest.exists() for manifest in manifests):
@@ -115,7 +117,8 @@ def evaluation_folder(work: Path, run: str, name: str) -> Path:
 
 
 def version_note(artifact: Artifact, datastore: Datastore) -> str:
-    """A line for people if scores were made with an earlier version of the datastore; empty otherwise."""
+    """A line for the user if scores were made with an earlier version of the datastore; empty otherwise."""
+    # Without a recorded version there is nothing to compare.
     made = artifact.counts.get(VERSION)
     now = datastore.snapshot().version.number
     if made in (None, now):
@@ -135,15 +138,15 @@ def evaluate(
     progress: Progress = no_progress,
     facts: dict[str, Any] | None = None,
 ) -> Evaluation:
-    """Score the neighbours' token store with the model; after an interruption, only what is still missing.
+    """Score the neighbours' token store with the model. After an interruption, score only what is missing.
 
-    An evaluation that was begun keeps the neighbours that it was begun with. `facts` about the documents go
-    into the results as they are.
+    An evaluation keeps the neighbours it was started with. `facts` about the documents are
+    copied into the results.
     """
     store = neighbours.store
     ks = config.num_neighbours if model.facts.retrieves else ()
     begun_with = _begun_with(path, neighbours)
-    # Before the first window, not after hours of scoring without retrieval.
+    # Checked before the first window, not after hours of scoring without retrieval.
     expect_saved(begun_with or neighbours, max(ks, default=0))
     if begun_with is not None and _num_deleted(begun_with, config):
         raise ArtifactError(
@@ -152,12 +155,13 @@ def evaluate(
         )
 
     def work(stage: Stage) -> None:
-        # Pinned before anything is scored: all parts of an evaluation see the same neighbours.
+        # Pinned before anything is scored, so that all parts of an evaluation see the same
+        # neighbours.
         pinned = begun_with or pin(neighbours, stage.file(NEIGHBOURS))
         scores = {}
         for k in (0, *ks):
             mode = on(k) if k else OFF
-            # Parts of a mode are named by their number alone, so that each mode needs a folder of its own.
+            # Parts are named by number alone, so each mode needs a folder of its own.
             keep = Parts(stage.scratch(mode), ARRAY).keep
             given = pinned if k else None
             scores[mode] = score(model, store, config, given, k, at_step(progress, mode), keep)
@@ -169,7 +173,8 @@ def evaluate(
         stage.counts.update(documents=len(store), tokens=len(store.tokens), bytes=int(store.num_bytes.sum()))
         stage.counts[VERSION] = pinned.version
 
-    # Its own neighbours, if it has any, are what an evaluation is opened or resumed with, not those of today.
+    # An evaluation is opened or resumed with the neighbours it was started with, not with
+    # today's.
     inputs = {
         "model": model_fingerprint,
         "tokens": store.fingerprint,
@@ -179,7 +184,8 @@ def evaluate(
 
 
 def _begun_with(path: Path, neighbours: Neighbours) -> PinnedNeighbours | None:
-    """The neighbours of an evaluation that is finished or was begun in this folder."""
+    """The neighbours of the evaluation that was finished or started in this folder, if there is one."""
+    # A finished stage is at `path`; an unfinished one is in the `.partial` folder beside it.
     for folder in (path, path.with_name(path.name + ".partial")):
         found = open_pinned(folder / NEIGHBOURS, neighbours.store, neighbours.datastore)
         if found is not None:
@@ -188,8 +194,9 @@ def _begun_with(path: Path, neighbours: Neighbours) -> PinnedNeighbours | None:
 
 
 def _num_deleted(neighbours: Neighbours, config: EvaluationConfig) -> int:
-    """How many of the neighbours that an evaluation reads were deleted since they were pinned."""
-    # Others have a fingerprint that changes with every deletion, and need no counting.
+    """How many of the neighbours that an evaluation reads have been deleted since they were pinned."""
+    # Neighbours that are not pinned change their fingerprint with every deletion, so need no
+    # counting.
     if not isinstance(neighbours, PinnedNeighbours):
         return 0
     return neighbours.num_deleted(max((config.leakage_neighbours, *config.num_neighbours)))
@@ -198,7 +205,7 @@ def _num_deleted(neighbours: Neighbours, config: EvaluationConfig) -> int:
 def _summarise(
     scores: dict[str, Scores], neighbours: Neighbours, config: EvaluationConfig
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays that comparisons need, and the results."""
+    """The arrays that comparisons need, and the results as JSON."""
     store, table, tokenizer = neighbours.store, neighbours.table, neighbours.datastore.tokenizer
     sizes = Sizes.of(store, tokenizer)
     chunks = {
@@ -231,10 +238,11 @@ def _summarise(
 def _by_source(
     by_document: dict[str, np.ndarray], sizes: Sizes, neighbours: Neighbours
 ) -> dict[str, dict[str, Any]]:
-    """The metrics of every source in every mode."""
+    """Metrics of every source in every mode."""
     sources = np.array([document["source"] for document in neighbours.store.documents])
     found: dict[str, dict[str, Any]] = {}
     for source in sorted(set(sources.tolist())):
+        # Documents of this source only; intervals are then over these documents.
         own = sources == source
         found[source] = {mode: asdict(measure(bits, sizes, own)) for mode, bits in by_document.items()}
     return found

@@ -1,6 +1,6 @@
-"""One document inspected: what retrieval saved on every token, and what its chunks share with neighbours.
+"""One document in detail: what retrieval saved on each token, and what chunks share with neighbours.
 
-`pages/inspection.py` makes a page of it.
+`pages/inspection.py` turns it into a page.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from retro.scoring.evaluate import OFF, Evaluation, on
 
 @dataclass(frozen=True)
 class DocumentGain:
-    """What retrieval saved on a document, by its number in the token store."""
+    """What retrieval saved on one document. `number` is its number in the token store."""
 
     number: int
     id: str
@@ -33,12 +33,13 @@ class DocumentGain:
     @property
     def gain(self) -> float:
         """The part of the bits that retrieval saved."""
+        # A document of nothing but its end token costs no bits.
         return 1 - self.on / self.off if self.off else 0.0
 
 
 @dataclass(frozen=True)
 class InspectedChunk:
-    """A chunk beside its neighbours, with the bits of each of its tokens."""
+    """A chunk with its neighbours and the bits of each of its tokens."""
 
     coloured: ColouredChunk
     off: list[float]
@@ -53,7 +54,7 @@ class InspectedChunk:
 
 @dataclass(frozen=True)
 class InspectedDocument:
-    """A document chunk by chunk. The neighbours of its last chunk are read by no chunk, and are not there."""
+    """A document chunk by chunk. No chunk reads the neighbours of the last one, so they are left out."""
 
     id: str
     title: str
@@ -76,7 +77,7 @@ class InspectedDocument:
 
 
 def document_gains(evaluation: Evaluation, store: TokenStore, k: int) -> list[DocumentGain]:
-    """Every document of the evaluated split, the largest gain first."""
+    """Every document of the evaluated split, largest gain first."""
     if on(k) not in evaluation.modes:
         raise ArtifactError(
             f"{evaluation.artifact.path} has {', '.join(evaluation.modes)}; expected {on(k)}; "
@@ -123,7 +124,8 @@ def inspect_document(
             "the model has no cross-attention; "
             "expected a RETRO, which can be scored with retrieval off and on; name another run"
         )
-    # A store of this document alone has the windows, and up to rounding the bits, of the whole store.
+    # A store with only this document gives the same windows as the whole store, and up to
+    # rounding the same bits.
     one = neighbours.select([document])
     row = one.store.documents[0]
     table = one.table
@@ -131,7 +133,7 @@ def inspect_document(
     off = score(model, one.store, config).bits
     with_neighbours = score(model, one.store, config, one, k).bits
     chunks = [table.tokens(chunk).tolist() for chunk in range(len(table))]
-    # All chunks but the last have neighbours that another chunk reads.
+    # Every chunk but the last has neighbours that the next chunk reads.
     coloured = colour_chunks(chunks, one.describe(np.arange(len(table) - 1), k), tokenizer)
     num_bytes = chunk_bytes(table, tokenizer)
     inspected = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 DRAWS = 100
-"""Draws that are summed together."""
+"""Draws that are summed together; this bounds the memory."""
 
 
 @dataclass(frozen=True)
@@ -27,39 +27,42 @@ def bootstrap(
 ) -> list[Interval]:
     """Statistics of the sums of columns (documents, columns) over documents drawn with replacement.
 
-    All statistics are computed from the same draws, so that differences between them have honest intervals.
-    A draw in which a statistic is not defined, as nothing that it divides by was drawn, says nothing about
-    it. Where all documents together leave it undefined its estimate is NaN.
+    All statistics are computed from the same draws, so that differences between them have
+    honest intervals. A draw that leaves a statistic undefined, because nothing it divides by
+    was drawn, is ignored for that statistic. If all documents together leave it undefined, its
+    estimate is NaN.
     """
-    # The first row holds the sums over all documents, each once: the estimates come from it.
+    # The first row sums all documents once each; the estimates come from it.
     sums = np.concatenate([columns.sum(axis=0, keepdims=True), *_resampled(columns, num_resamples, seed)])
     with np.errstate(invalid="ignore", divide="ignore"):
         values = statistics(sums)
-    # Whatever was divided by nothing is infinite or NaN, and is left out of the quantiles.
+    # A division by zero gave an infinity or NaN; as NaN it is ignored by the quantiles.
     return [_interval(column) for column in np.where(np.isfinite(values), values, np.nan).T]
 
 
 def _resampled(columns: np.ndarray, num_resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """Sums over draws, some draws at a time: with many documents, the counts of all would fill the memory."""
+    """Sums over draws, a block of draws at a time: the counts of all draws could fill the memory."""
     rng = np.random.default_rng(seed)
     size = len(columns)
     for first in range(0, num_resamples, DRAWS):
         draws = [rng.integers(0, size, size=size) for _ in range(first, min(first + DRAWS, num_resamples))]
-        # How often each draw holds each document, times the documents' values: the sums over the draws.
+        # counts[draw, document] is how often a draw holds a document, so the product sums over
+        # each draw.
         counts = np.stack([np.bincount(draw, minlength=size) for draw in draws])
         yield counts @ columns
 
 
 def _interval(values: np.ndarray) -> Interval:
-    """Of the estimate and the resampled values after it."""
+    """The interval of one statistic: its estimate comes first, the resampled values after it."""
     if np.isnan(values[0]):
         return Interval(np.nan, np.nan, np.nan)
+    # 95 % of the resampled values lie between these two.
     low, high = np.nanquantile(values[1:], [0.025, 0.975])
     return Interval(float(values[0]), float(low), float(high))
 
 
 def bootstrap_ratio(numerators: np.ndarray, denominators: np.ndarray) -> Interval:
-    """Σ numerators / Σ denominators."""
+    """Σ numerators / Σ denominators, with an interval over documents."""
     columns = np.stack([numerators, denominators], axis=1)
     (interval,) = bootstrap(columns, lambda sums: sums[:, :1] / sums[:, 1:])
     return interval

@@ -11,9 +11,10 @@ from retro.retrieval.overlap import longest_common_substring
 from retro.scoring.intervals import Interval, bootstrap
 
 STEPS = 64
-"""Into how many steps α is divided: one for each token of a chunk of the paper's length."""
+"""Number of steps of α: one for each token of a chunk in the paper, 64."""
 NEW = 0.125
-"""Chunks up to this overlap count as new: no more than 8 contiguous tokens of 64 stand in a neighbour."""
+"""Chunks up to this overlap count as new: at most 8 contiguous tokens of 64 are in a
+neighbour."""
 
 
 def chunk_overlaps(neighbours: Neighbours, num_neighbours: int = 10, batch: int = 512) -> np.ndarray:
@@ -23,7 +24,8 @@ def chunk_overlaps(neighbours: Neighbours, num_neighbours: int = 10, batch: int 
     for first in range(0, len(table), batch):
         chunks = np.arange(first, min(first + batch, len(table)))
         retrieved, _ = neighbours.values(chunks, min(num_neighbours, neighbours.max_neighbours))
-        # Padding after a document's last chunk is no token in common: it is told by its id.
+        # Padding after a document's last chunk must not count as shared, so its id is passed
+        # along.
         tokens = table.gather(chunks, table.chunk_len)
         overlaps[chunks] = (
             longest_common_substring(tokens, retrieved, table.store.pad_id) / table.lengths[chunks]
@@ -33,7 +35,7 @@ def chunk_overlaps(neighbours: Neighbours, num_neighbours: int = 10, batch: int 
 
 @dataclass(frozen=True)
 class FilteredScore:
-    """bpb(α): the score over the chunks with r(C) ≤ α, and how much of the text these are."""
+    """bpb(α): bits per byte of the chunks with r(C) ≤ α, and their share of the text."""
 
     alpha: float
     bits_per_byte: Interval
@@ -42,11 +44,12 @@ class FilteredScore:
     @property
     def is_eighth(self) -> bool:
         """Whether α is one of 12.5 %, 25 %, …, 100 %."""
+        # Exact in floating point, since α is a multiple of 1/64.
         return self.alpha > 0 and 8 * self.alpha % 1 == 0
 
     @staticmethod
     def read(values: dict[str, Any]) -> "FilteredScore":
-        """Back from JSON."""
+        """Read a score back from JSON."""
         return FilteredScore(**{**values, "bits_per_byte": Interval(**values["bits_per_byte"])})
 
 
@@ -55,9 +58,9 @@ def filtered_bits_per_byte(
 ) -> list[FilteredScore]:
     """bpb(α) for α from 0 to 1 by 1/64, from the bits, bytes, overlaps and documents of the chunks.
 
-    An α that no chunk meets is left out. Intervals are over documents.
+    An α below every overlap is left out. Intervals are over documents.
     """
-    # One row a document; the first half of its columns are bits, the other half bytes, one column for each α.
+    # One row per document and one column per α: bits in the first half, bytes in the second.
     sums = np.concatenate(
         [kept_by_alpha(values, overlaps, documents) for values in (bits, num_bytes)], axis=1
     )
@@ -71,9 +74,10 @@ def filtered_bits_per_byte(
 
 
 def kept_by_alpha(values: np.ndarray, overlaps: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """For each document (rows) and α (columns) the sum of the values of its chunks with r(C) ≤ α."""
+    """For each document (row) and α (column), the sum of the values of its chunks with r(C) ≤ α."""
     num_documents = int(documents.max(initial=-1)) + 1
-    # A chunk counts from the first α on that reaches its overlap: it is put there, and cells are summed up.
+    # A chunk counts from the first α that reaches its overlap. Its value goes into that cell,
+    # and the cumulative sum below carries it to every larger α.
     first = np.ceil(overlaps * STEPS).astype(np.int64)
     size = num_documents * (STEPS + 1)
     cells = np.bincount(documents * (STEPS + 1) + first, weights=values, minlength=size)
@@ -83,7 +87,7 @@ def kept_by_alpha(values: np.ndarray, overlaps: np.ndarray, documents: np.ndarra
 
 @dataclass(frozen=True)
 class OverlapBin:
-    """The part of the chunks with text, and of their bytes, with an overlap in (low, high]."""
+    """What part of the chunks with text, and of their bytes, has an overlap in (low, high]."""
 
     low: float
     high: float
@@ -93,9 +97,10 @@ class OverlapBin:
 
 def overlap_histogram(overlaps: np.ndarray, num_bytes: np.ndarray, num_bins: int = 8) -> list[OverlapBin]:
     """The distribution of r(C)."""
-    # A chunk of nothing but an end token has no overlap that would mean anything.
+    # The overlap of a chunk that holds only an end token means nothing.
     with_text = num_bytes > 0
-    # Bins are closed above, so an overlap on an edge goes down; 0 itself would go below the first bin.
+    # Bins are closed above, so an overlap on an edge goes into the lower bin. `maximum` keeps 0
+    # in the first one.
     places = np.maximum(np.ceil(overlaps[with_text] * num_bins).astype(np.int64) - 1, 0)
     chunks = np.bincount(places, minlength=num_bins)
     size = np.bincount(places, num_bytes[with_text], num_bins)

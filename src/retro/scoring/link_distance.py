@@ -1,4 +1,4 @@
-"""Neighbours in the world: how many links lie between Wikipedia articles and those of their neighbours."""
+"""Link distance: how many links lie between a Wikipedia article and the articles of its neighbours."""
 
 from dataclasses import dataclass
 
@@ -11,36 +11,39 @@ from retro.scoring.intervals import Interval, bootstrap
 
 RANDOM = 0
 """The rank of random articles; those of neighbours begin at 1."""
+# Both are negative, as no article is, so that `>= 0` picks the articles.
 NOT_IN_GRAPH = -1
 NO_NEIGHBOUR = -2
 
 
 @dataclass(frozen=True)
 class Distances:
-    """Of the pairs that links connect: how far apart they are on average, and how many are how far."""
+    """Mean distance of the pairs that links connect, and the number of pairs at each distance."""
 
     mean: Interval
     histogram: dict[int, int]
     disconnected: int
-    """Pairs that no links connect, which the mean leaves out."""
+    """Pairs that no links connect; the mean leaves them out."""
 
 
 @dataclass(frozen=True)
 class LinkDistances:
-    """What was measured. Intervals are over query documents, with all that belongs to them."""
+    """What was measured. Intervals are over query documents, each with all its pairs."""
 
     by_rank: list[Distances]
     random: Distances
-    """From the query's article to those of random chunks, as a blind retriever would find them."""
+    """From the query's article to the articles of random chunks, as a blind retriever would
+    find them."""
     below_random: Interval
-    """Mean distance of random articles less that of all neighbours."""
+    """Mean distance of random articles minus that of all neighbours."""
     rise: Interval
-    """Links by which the mean distance grows with each rank, by least squares."""
+    """Slope of the mean distance by rank, in links per rank, by least squares."""
     num_documents: int
     same_article: int
-    """Pairs of an article with itself, in another edition or under another title; they count nowhere else."""
+    """Pairs of an article with itself, in another edition or under another title. Counted only
+    here."""
     not_in_graph: int
-    """Neighbours whose document is no article of the graph; they count nowhere else."""
+    """Neighbours whose document is not an article of the graph. Counted only here."""
 
 
 def link_distances(
@@ -51,11 +54,12 @@ def link_distances(
     num_random: int = 20,
     seed: int = 0,
 ) -> LinkDistances:
-    """Distances in the graph from documents to those of their chunks' first k neighbours, of all if k is 0.
+    """Distances in the graph from documents to the documents of their chunks' first k neighbours.
 
-    Documents are articles by their titles, over the graph's redirects, so neighbours and graph may come
-    from different dumps. Every complete chunk counts, in at most `max_documents` documents, drawn at
-    random. The paper's graph is directed: links lead from the query.
+    If k is 0, all neighbours count. Documents are matched to articles by title, through the
+    graph's redirects, so neighbours and graph may come from different dumps. At most
+    `max_documents` documents are drawn at random, and every complete chunk of them counts. The
+    paper's graph is directed: links lead from the query.
     """
     k = min(k or neighbours.max_neighbours, neighbours.max_neighbours)
     if k < 2:
@@ -63,7 +67,8 @@ def link_distances(
     rng = np.random.default_rng(seed)
     article_of, num_chunks = _articles_of_datastore(neighbours, graph)
     queries = _queries(neighbours, graph, max_documents, rng)
-    # One entry for each chunk of the datastore: long articles are drawn as often as they could be retrieved.
+    # One entry per chunk of the datastore: articles are drawn in proportion to their chunks, as
+    # a blind retriever would draw them.
     held = np.repeat(article_of, num_chunks)
     held = held[held >= 0]
     if not len(held) or not queries:
@@ -77,7 +82,8 @@ def link_distances(
     for row, (document, own) in enumerate(queries):
         found = _found_articles(neighbours, article_of, document, k)
         not_in_graph += int((found == NOT_IN_GRAPH).sum())
-        # Random articles and found ones in one call, as the graph is searched from the same article for all.
+        # Random and found articles go into one call: the graph is searched once from this
+        # article.
         articles = np.concatenate([rng.choice(held, size=num_random), found[found >= 0]])
         ranks = np.concatenate([np.full(num_random, RANDOM), np.nonzero(found >= 0)[1] + 1])
         parts.append(np.stack([np.full(len(ranks), row), ranks, graph.distances(own, articles)]))
@@ -87,7 +93,7 @@ def link_distances(
 def _queries(
     neighbours: Neighbours, graph: LinkGraph, max_documents: int, rng: np.random.Generator
 ) -> list[tuple[int, int]]:
-    """Documents and their articles."""
+    """The drawn documents and their articles; documents that are not in the graph are passed over."""
     articles = [graph.article(row["title"]) for row in neighbours.store.documents]
     known = [number for number, article in enumerate(articles) if article >= 0]
     chosen = sorted(rng.permutation(known)[:max_documents].tolist())
@@ -95,8 +101,9 @@ def _queries(
 
 
 def _articles_of_datastore(neighbours: Neighbours, graph: LinkGraph) -> tuple[np.ndarray, np.ndarray]:
-    """By the datastore's numbers: each document's article, negative if none, and its number of chunks."""
+    """Each document's article, negative if it has none, and number of chunks, by document number."""
     parts = list(zip(neighbours.snapshot.segments, neighbours.snapshot.live, strict=True))
+    # An empty first part, so that `concatenate` also works for a datastore without segments.
     none = [np.zeros(0, dtype=np.int64)]
     numbers = np.concatenate(
         none + [segment.documents["number"][live].astype(np.int64) for segment, live in parts]
@@ -112,26 +119,29 @@ def _articles_of_datastore(neighbours: Neighbours, graph: LinkGraph) -> tuple[np
 
 
 def _found_articles(neighbours: Neighbours, article_of: np.ndarray, document: int, k: int) -> np.ndarray:
-    """Articles of the neighbours of a document's complete chunks (chunk, rank); negative where none is."""
+    """Articles of the neighbours of a document's complete chunks (chunk, rank); negative if there is none."""
     table = neighbours.table
     chunks = np.arange(table.first[document], table.first[document + 1])
     complete = chunks[table.complete[chunks]]
     numbers = neighbours.snapshot.documents(np.asarray(neighbours.chunks[complete, :k], dtype=np.int64))
-    # Number −1 picks the last article, which the other arm then overrules.
+    # Where there is no neighbour, number −1 picks the last article, and `where` discards it.
     found: np.ndarray = np.where(numbers >= 0, article_of[numbers], NO_NEIGHBOUR)
     return found
 
 
 def _summary(pairs: np.ndarray, num_documents: int, k: int, not_in_graph: int) -> LinkDistances:
-    """From the document, rank and distance of every pair: means by rank, with intervals over documents."""
+    """Means by rank, with intervals over documents, from the document, rank and distance of each pair."""
     documents, ranks, distances = pairs
+    # 0 is an article and itself; a negative distance means that no links connect the pair.
     connected = distances > 0
-    # Sum and number of the distances by document (rows) and rank (columns, of which random is the first).
+    # Sum and number of distances by document (rows) and rank (columns; the first is random).
+    # Each pair gets the flat number of its cell, and `bincount` adds up the cells.
     cells = (documents * (k + 1) + ranks)[connected]
     size = num_documents * (k + 1)
     sums = np.bincount(cells, distances[connected], size).reshape(num_documents, k + 1)
     counts = np.bincount(cells, minlength=size).reshape(num_documents, k + 1)
-    # Ranks around their mean: the slope of a least-squares line is then a weighted sum of the means by rank.
+    # With ranks centred on their mean, the least-squares slope is a weighted sum of the means
+    # by rank.
     centred = np.arange(k) - (k - 1) / 2
 
     def statistics(drawn: np.ndarray) -> np.ndarray:
@@ -156,7 +166,7 @@ def _summary(pairs: np.ndarray, num_documents: int, k: int, not_in_graph: int) -
 
 
 def _distances(found: np.ndarray, mean: Interval) -> Distances:
-    """Those of one rank; 0 is an article and itself, and negative is not connected."""
+    """The distances of one rank. 0 is an article and itself; negative means not connected."""
     values, numbers = np.unique(found[found > 0], return_counts=True)
     histogram = dict(zip(values.tolist(), numbers.tolist(), strict=True))
     return Distances(mean, histogram, int((found < 0).sum()))

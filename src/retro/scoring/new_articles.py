@@ -1,10 +1,10 @@
 """New articles: which documents of a set are new to the datastore, and how each group scores.
 
-The paper's appendix takes articles that were written or heavily edited after its data was collected, and
-leaves out those that rely on templates, told by chunks with a high overlap with their neighbours. Here the
-same is done by rule: a document whose title the datastore holds is a *later edition*, another one with many
-overlapping chunks is *templated*, and the rest is *new*. The cleaning of the text itself is
-`corpus/wikitext.py`.
+The paper's appendix takes articles that were written or heavily edited after its data was
+collected, and leaves out those that rely on templates, recognised by chunks with a high overlap
+with their neighbours. Here a rule does the same: a document whose title is in the datastore is
+a *later edition*, any other with many overlapping chunks is *templated*, and the rest are
+*new*. The text itself is cleaned by `corpus/wikitext.py`.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,11 @@ from retro.scoring.sets import EvaluationSet
 
 NEW, LATER, TEMPLATED = "new", "later edition", "templated"
 HIGH_OVERLAP = 0.5
-"""A chunk that shares more than this part of its length with a neighbour is a template's."""
+"""A chunk that shares more than this part of its length with a neighbour counts as a
+template."""
 TEMPLATED_SHARE = 0.25
-"""A document with more of these than this part is templated. The paper gives no numbers; these are ours."""
+"""A document with more than this part of such chunks is templated. Both numbers are ours; the paper
+gives none."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,11 @@ class Group:
 
 def kinds_of(found: EvaluationSet, overlaps: np.ndarray) -> np.ndarray:
     """The kind of every document of a set, by its title and the overlaps of its chunks."""
+    # Documents without a title must not all match each other.
     known = _title_keys(found.neighbours.datastore) - {""}
     later = np.array([title_key(row["title"]) in known for row in found.store.documents])
-    # The chunks of a document stand together in the table, from its first chunk to that of the next document.
+    # A document's chunks are contiguous in the table, up to the first chunk of the next
+    # document.
     firsts = found.neighbours.table.first
     num_high = np.add.reduceat((overlaps > HIGH_OVERLAP).astype(np.float64), firsts[:-1])
     share = num_high / np.diff(firsts)
@@ -46,13 +50,13 @@ def kinds_of(found: EvaluationSet, overlaps: np.ndarray) -> np.ndarray:
 
 
 def _title_keys(datastore: Datastore) -> frozenset[str]:
-    """The titles of the datastore's documents, without what forms of one title differ in."""
+    """The titles of the datastore's documents, in the form in which titles are compared."""
     rows = datastore.ledger.rows("SELECT DISTINCT title FROM documents WHERE deleted IS NULL")
     return frozenset(title_key(title) for (title,) in rows)
 
 
 def by_kind(found: EvaluationSet, evaluation: Evaluation) -> list[Group]:
-    """The groups that have documents: new ones, later editions, templated ones."""
+    """The groups that have documents, in this order: new, later edition, templated."""
     kinds = kinds_of(found, evaluation.arrays["overlaps"])
     num_bytes = found.store.num_bytes
     groups = []

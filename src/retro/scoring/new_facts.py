@@ -1,4 +1,4 @@
-"""New facts: what a model gains from added documents, and whether the gain goes when they are deleted."""
+"""New facts: what a model gains from added documents, and whether deleting them takes it back."""
 
 import shutil
 import tempfile
@@ -34,7 +34,7 @@ class NewFacts:
     num_documents: int
     num_neighbours: int
     off: Interval
-    """RETRO[OFF], which no change of the datastore touches."""
+    """RETRO[OFF], which does not depend on the datastore."""
     before: Interval
     """With the datastore as it is."""
     added: Interval
@@ -42,27 +42,28 @@ class NewFacts:
     deleted: Interval
     """After they were deleted again."""
     gain: Interval
-    """The part of the bits before that adding saves."""
+    """The part of the bits of `before` that adding saves."""
     found: float
-    """The part of the chunks whose neighbours the second parts read that found their own added document."""
+    """Of the chunks whose neighbours the second parts read, the part that found its own
+    document."""
     same_neighbours: bool
     """Whether every chunk has the same neighbours after deletion as before."""
     same_bits: bool
-    """Whether every token costs the same bits, to the last one."""
+    """Whether every token costs exactly the same bits after deletion as before."""
 
 
 @dataclass(frozen=True)
 class _State:
-    """What a datastore does to the documents."""
+    """The documents' neighbours and bits with one state of the datastore."""
 
     chunks: np.ndarray
     """The neighbours of every chunk."""
     ids: np.ndarray
-    """The ids of the documents that these come from; empty where there is none."""
+    """The ids of the documents that the neighbours come from; empty where there is none."""
     bits: np.ndarray
-    """Of every token."""
+    """Bits of every token."""
     by_chunk: np.ndarray
-    """Of every chunk."""
+    """Bits of every chunk."""
 
 
 def measure_new_facts(
@@ -75,19 +76,21 @@ def measure_new_facts(
     heading: str = "",
     scratch: Path | None = None,
 ) -> NewFacts:
-    """Score documents new to the datastore: before it gets them, with them, and after they are deleted.
+    """Score documents before they are added to the datastore, while they are in it, and after deletion.
 
-    They are added as if they had been published elsewhere as well: under other ids, of another source, and
-    with a line after the text that says so. Retrieval drops chunks of the same document, which it knows by
-    its content; with that line the content is another. A chunk then finds itself, and its own continuation
-    behind it. With a `heading` before the text the chunks lie on another grid, as a reprint's would, and
-    the model must look for what it needs. Either measures how well it uses what it is given, as a user who
-    adds today's news wants it used; neither says how well it generalises.
+    They are added as if they had also been published elsewhere: with other ids, another source,
+    and a line after the text that says so. Retrieval drops chunks of the same document, which
+    it recognises by content; the extra line makes the content differ. A chunk then finds
+    itself, followed by its own continuation. With a `heading` before the text, the chunks lie
+    on another grid, as in a reprint, and the model must look for what it needs. Both measure
+    how well the model uses what it is given, which is what a user who adds today's news wants;
+    neither measures how well it generalises.
 
-    The second part of a document begins in the middle of its chunks: the first lets retrieval find out what
-    it is about. All documents of the store with text in their second part are taken, or those of them that
-    `documents` names. The datastore itself is not touched: all happens to a copy below `scratch`, or in the
-    system's folder for temporary files.
+    The second part of a document begins in the middle of its chunks; the first part lets
+    retrieval find out what the document is about. All documents of the store with text in their
+    second part are used, or those of them that `documents` names. The datastore itself is not
+    changed: everything happens to a copy below `scratch`, or in the system's folder for
+    temporary files.
     """
     if not model.facts.retrieves or not 0 < k <= datastore.config.num_neighbours:
         raise ConfigError(
@@ -105,11 +108,11 @@ def measure_new_facts(
         before = _state(model, copy, part, config, k, "before")
         copy.add(_elsewhere(part, copy.tokenizer, heading))
         added = _state(model, copy, part, config, k, "added")
-        # Deleted by their source, as a user would take back all that came from one place.
+        # Deleted by source, as a user would remove everything that came from one place.
         copy.delete(sources=[ELSEWHERE])
         deleted = _state(model, copy, part, config, k, "deleted")
     num_bytes = by_document(chunk_bytes(table, datastore.tokenizer))
-    # The id that each chunk's own document had in the copy.
+    # For each chunk, the id under which its document was added to the copy.
     own = np.array([_other_id(row) for row in part.documents])[table.documents]
     off = score(model, part, config).by_chunk(table)
     return NewFacts(
@@ -120,7 +123,7 @@ def measure_new_facts(
         added=bootstrap_ratio(by_document(added.by_chunk), num_bytes),
         deleted=bootstrap_ratio(by_document(deleted.by_chunk), num_bytes),
         gain=relative_gain(by_document(added.by_chunk), by_document(before.by_chunk)),
-        # A chunk reads the neighbours of the chunk before it, and those are the ones that matter.
+        # A chunk reads the neighbours of the chunk before it, so those are the ones to look at.
         found=float((added.ids == own[:, None]).any(axis=1)[second - 1].mean()),
         same_neighbours=np.array_equal(before.chunks, deleted.chunks),
         same_bits=np.array_equal(before.bits, deleted.bits),
@@ -128,7 +131,7 @@ def measure_new_facts(
 
 
 def _usable(datastore: Datastore, store: TokenStore, documents: Sequence[int]) -> list[int]:
-    """Those with text in their second part; that the datastore holds one of them is an error."""
+    """The documents with text in their second part. It is an error if the datastore holds one of them."""
     table = ChunkTable(store, datastore.chunk_len)
     second = _second_parts(table)
     has_text = chunk_bytes(table, datastore.tokenizer)[second] > 0
@@ -139,7 +142,7 @@ def _usable(datastore: Datastore, store: TokenStore, documents: Sequence[int]) -
             f"no document of {store.artifact.path} is longer than a chunk of {datastore.chunk_len} tokens; "
             "expected some; name another split"
         )
-    # A document is there if its first chunk is.
+    # A document is in the datastore if its first chunk, number 0, is.
     first_chunks = np.zeros(len(usable), dtype=np.int64)
     there = datastore.snapshot().find(content_hashes(store)[usable], first_chunks) >= 0
     if there.any():
@@ -152,8 +155,8 @@ def _usable(datastore: Datastore, store: TokenStore, documents: Sequence[int]) -
 
 
 def _second_parts(table: ChunkTable) -> np.ndarray:
-    """The chunks from the middle of each document on; never the first one, which sees no neighbour."""
-    # The place of every chunk in its document, and how many chunks that document has.
+    """The chunks from the middle of each document on, but never the first, which reads no neighbours."""
+    # Each chunk's place in its document, and the number of chunks of that document.
     place = np.arange(len(table)) - table.first[table.documents]
     length = np.diff(table.first)[table.documents]
     return np.flatnonzero((2 * place >= length) & (place > 0))
@@ -177,7 +180,8 @@ def _state(
 ) -> _State:
     neighbours = find_neighbours(store, datastore, datastore.path.with_name(name))
     scores = score(model, store, config, neighbours, k)
-    # Whose chunks were found: first by the datastore's numbers, then by the ids that the ledger has for them.
+    # Which documents were found: first as the datastore's numbers, then as their ids from the
+    # ledger.
     numbers = neighbours.snapshot.documents(np.asarray(neighbours.chunks[:, :k], dtype=np.int64))
     version = neighbours.snapshot.version.number
     rows = datastore.ledger.documents(np.unique(numbers[numbers >= 0]).tolist(), version)
@@ -189,15 +193,20 @@ def _state(
 
 @contextmanager
 def _copied(datastore: Datastore, scratch: Path | None) -> Iterator[Datastore]:
-    """A copy to change. Files of segments are never written twice, so that links to them will do."""
+    """A copy that may be changed. Segments are immutable, so links to their files are enough."""
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         path = Path(folder) / "datastore"
+        # Locked, so that no writer changes the folder between the copy of its segments and of
+        # its ledger.
         with locked(datastore.path):
             shutil.copytree(
                 datastore.path, path, ignore=shutil.ignore_patterns(f"{FILE}*"), copy_function=link_or_copy
             )
+            # SQLite copies the ledger itself: the file alone would lack what is in its
+            # write-ahead log.
             datastore.ledger.rows("VACUUM INTO ?", (str(path / FILE),))
         copy = Datastore.open(path)
+        # The embedder is loaded already and serves both.
         copy.use(datastore.embedder)
         try:
             yield copy

@@ -1,7 +1,7 @@
-"""Evaluation sets: any documents, as tokens and neighbours of a workspace that was made without them.
+"""Evaluation sets: any documents, as tokens and neighbours for a workspace that was made without them.
 
-Documents from elsewhere may be no news to a model, so it is counted which of them stand in the training
-text or the datastore as well: leakage of whole documents, in plain sight.
+A model may have seen such documents before, so those that are also in the training text or the
+datastore are counted: this is leakage of whole documents, and it is reported.
 """
 
 import hashlib
@@ -34,16 +34,16 @@ COMMAND = "retro evaluate WORK RUN --on SOURCE"
 
 @dataclass(frozen=True)
 class Seen:
-    """How many documents of a set stand in the datastore or the training text as well."""
+    """How many documents of a set are also in the datastore or the training text."""
 
     documents: int
     """All documents of the set."""
     exact: int
-    """Those whose text is there, character by character."""
+    """Documents whose text is there, character for character."""
     near: int
-    """Others with a 13-gram Jaccard similarity of at least 0.8 to a document there."""
+    """Other documents with a 13-gram Jaccard similarity of at least 0.8 to one there."""
     ids: tuple[str, ...]
-    """The ids of both."""
+    """The ids of exact and near ones."""
 
     @property
     def count(self) -> int:
@@ -58,7 +58,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """Documents that are ready to be scored, and which of them are no news."""
+    """Documents that are ready to be scored, and which of them were seen before."""
 
     name: str
     neighbours: Neighbours
@@ -70,18 +70,19 @@ class EvaluationSet:
 
 
 def name_of(source: str) -> str:
-    """A set's folder is called as in the catalogue, or as its file or folder with some digits of the path."""
+    """The name of a set's folder: its catalogue name, or its file's or folder's name and digits of a hash."""
     if source.partition("@")[0] in READERS:
         return _plain(source)
-    # Files of one name in different folders are two sets; one file is one set, however its path is written.
-    # What is no path, as a name of the hub, does not depend on the folder that the command is run in.
+    # Files with the same name in different folders are different sets; one file is one set,
+    # however its path is written. A source that is not a path, such as a name on the hub, must
+    # not depend on the folder the command is run in.
     address = str(Path(source).resolve()) if Path(source).exists() else source
     digits = hashlib.sha256(address.encode()).hexdigest()[:8]
     return f"{_former_name_of(source)}-{digits}"
 
 
 def _former_name_of(source: str) -> str:
-    """What a set's folder was called before it told files of one name apart."""
+    """The name of a set's folder from before files with the same name were told apart."""
     is_listed = source.partition("@")[0] in READERS
     return _plain(source if is_listed else Path(source).resolve().name.partition(".")[0])
 
@@ -91,8 +92,9 @@ def _plain(name: str) -> str:
 
 
 def set_folder(sets: Path, source: str, fields: FieldMap | None = None) -> Path:
-    """The folder of a source below `sets`, or one of its former name that holds these very documents."""
-    # The former name may belong to another file of the same name, so that the documents must be the same.
+    """The folder of a source below `sets`, or the one with its former name if it holds these documents."""
+    # The folder may have been made for another file with the same name, so the documents must
+    # match.
     former = sets / _former_name_of(source)
     if (former / "tokens").exists():
         found = TokenStore.open(former / "tokens").artifact.inputs["documents"]
@@ -102,7 +104,7 @@ def set_folder(sets: Path, source: str, fields: FieldMap | None = None) -> Path:
 
 
 def documents_of(source: str, fields: FieldMap | None = None) -> Iterator[Document]:
-    """What the readers read; of a corpus of the catalogue one split, if it is named: `wikitext-2@test`."""
+    """The documents of a source; for a corpus of the catalogue, a split can be named: `wikitext-2@test`."""
     name, split = _without_split(source)
     found = False
     for document in read(name, fields):
@@ -115,12 +117,13 @@ def documents_of(source: str, fields: FieldMap | None = None) -> Iterator[Docume
 
 
 def source_fingerprint(source: str, fields: FieldMap | None = None) -> str:
-    """Changes with the documents."""
+    """A fingerprint that changes with the documents."""
     name, split = _without_split(source)
     return make_fingerprint(fingerprint_of(name), split, asdict(fields or FieldMap()))
 
 
 def _without_split(source: str) -> tuple[str, str]:
+    # Only catalogue names have splits; a file's name may contain an @ of its own.
     name, _, split = source.partition("@")
     return (name, split) if name in READERS else (source, "")
 
@@ -135,7 +138,7 @@ def make_set(
 ) -> EvaluationSet:
     """Encode the documents, find their neighbours, and compare them with the training text.
 
-    What is finished below `path` is kept.
+    Finished stages below `path` are reused.
     """
     store = write_set(source, path / "tokens", datastore.tokenizer, fields)
     neighbours = find_neighbours(store, datastore, path / "neighbours", progress)
@@ -143,9 +146,10 @@ def make_set(
 
 
 def write_set(source: str, path: Path, tokenizer: Tokenizer, fields: FieldMap | None = None) -> TokenStore:
-    """The token store of a set, in the source's order. Memory holds the tokens of the set, not its text."""
+    """The token store of a set, in the source's order. Memory holds the set's tokens, but not its text."""
     inputs = {"documents": source_fingerprint(source, fields)}
-    # Encoded before: the tokens are taken as they are, and the source need not be read again.
+    # If the set has been encoded before, its tokens are reused and the source is not read
+    # again.
     if path.exists():
         store = TokenStore.open(path)
         if store.artifact.inputs == {**inputs, "tokenizer": tokenizer.fingerprint}:
@@ -158,14 +162,14 @@ def write_set(source: str, path: Path, tokenizer: Tokenizer, fields: FieldMap | 
 
 
 def _compare(store: TokenStore, datastore: Datastore, training: TokenStore | None, path: Path) -> Seen:
-    """What of the store is known; done again when the datastore has changed."""
+    """Which documents of the store were seen before; compared again when the datastore has changed."""
     inputs = {
         "tokens": store.fingerprint,
         "datastore": datastore.snapshot().version.lineage,
     }
     if training is not None:
         inputs["training"] = training.fingerprint
-    # What is known follows from the datastore of today, and is quickly counted again.
+    # The answer depends on the datastore as it is now, and comparing again is quick.
     if path.exists() and open_artifact(path, "seen", COMMAND).inputs != inputs:
         shutil.rmtree(path)
 
@@ -187,16 +191,17 @@ def find_seen(
     datastore: Datastore,
     training: TokenStore | None,
 ) -> Seen:
-    """Compare documents with all that was trained on or can be retrieved.
+    """Compare documents with everything that was trained on or can be retrieved.
 
-    They are given by their ids, short content hashes and tokens. Only whole documents are compared: a
-    passage out of a longer document is not found this way; the overlap of chunks tells of those. Without the
-    training text, as with a run from elsewhere, the datastore alone tells what is known.
+    Documents are given by ids, short content hashes and tokens. Only whole documents are
+    compared: a passage from a longer document is not found this way; the overlap of chunks
+    shows those. Without the training text, as with a run from elsewhere, documents are compared
+    with the datastore alone.
     """
     trained_on = [] if training is None else [content_hashes(training)]
     known = np.concatenate([*trained_on, _live_hashes(datastore)])
     exact = np.isin(hashes, known)
-    # An exact copy is near as well, and is counted as exact alone.
+    # An exact copy is also near, and is counted only as exact.
     near = np.zeros(len(ids), dtype=bool)
     near[[pair.held_out for pair in find_pairs(_known_documents(datastore, training), documents)]] = True
     found = np.array(ids, dtype=object)[near | exact]
@@ -206,6 +211,7 @@ def find_seen(
 def _live_hashes(datastore: Datastore) -> np.ndarray:
     """Short content hashes of the documents that the datastore holds now."""
     snapshot = datastore.snapshot()
+    # `live` marks the documents of a segment that are not deleted.
     parts = zip(snapshot.segments, snapshot.live, strict=True)
     return np.concatenate(
         [np.zeros(0, dtype=np.uint64), *(segment.documents["content_hash"][live] for segment, live in parts)]
@@ -213,7 +219,7 @@ def _live_hashes(datastore: Datastore) -> np.ndarray:
 
 
 def _known_documents(datastore: Datastore, training: TokenStore | None) -> Iterator[np.ndarray]:
-    """The datastore's documents, and those of the training text that it does not hold."""
+    """The datastore's documents, and those of the training text that are not among them."""
     snapshot = datastore.snapshot()
     for segment, live in zip(snapshot.segments, snapshot.live, strict=True):
         for document in segment.documents[live]:

@@ -1,6 +1,6 @@
-"""A prompt and the target behind it, of which only the target is scored.
+"""A prompt and the target after it, of which only the target is scored.
 
-This is the one mechanism of last words, summaries and requests of the harness.
+Last words, summaries and the harness's requests are all scored this way.
 """
 
 import math
@@ -34,15 +34,16 @@ class Prompted:
 
     tokens: np.ndarray
     start: int
-    """The target's first token."""
+    """The offset of the target's first token."""
     num_bytes: int
     """Bytes of the target's text."""
 
 
 def encode_pair(tokenizer: Tokenizer, prompt: str, target: str) -> Prompted:
-    """Both as one text, as models are trained on it; a token that lies across the border is the target's."""
+    """Encode both as one text, as in training. A token across the border belongs to the target."""
     tokens = np.array(tokenizer.encode(prompt + target), dtype=np.int64)
-    # Where the bytes of each token end: the target begins with the first one that ends behind the prompt.
+    # `ends` is where the bytes of each token end. The target begins with the first token that
+    # ends after the prompt.
     ends = np.cumsum(tokenizer.token_lengths[tokens])
     start = int(np.searchsorted(ends, len(prompt.encode()), side="right"))
     return Prompted(tokens, start, len(target.encode()))
@@ -53,9 +54,10 @@ class TargetScores:
     """One entry for each target."""
 
     bits: np.ndarray
-    """−log2 p of the target's tokens, given all before them."""
+    """−log2 p of the target's tokens, given everything before them."""
     greedy: np.ndarray
-    """Whether every token of the target is the most probable one: greedy generation would write it."""
+    """Whether every token of the target is the most probable one: greedy generation would write
+    it."""
     num_tokens: np.ndarray
     num_bytes: np.ndarray
 
@@ -64,13 +66,13 @@ class TargetScores:
         return bootstrap_ratio(self.bits, self.num_bytes)
 
     def perplexity(self, units: np.ndarray) -> Interval:
-        """Per unit of the targets; `units` counts them in each target, be they tokens or words."""
+        """Perplexity per unit; `units` is the number of tokens, or words, in each target."""
         bits = bootstrap_ratio(self.bits, units)
         return Interval(2.0**bits.estimate, 2.0**bits.low, 2.0**bits.high)
 
 
 class _FlatItems:
-    """The tokens of all items one after the other, as windows want them."""
+    """The tokens of all items in one flat array, as `windows_of` expects them."""
 
     def __init__(self, items: Sequence[Prompted], pad_id: int) -> None:
         lengths = np.array([len(item.tokens) for item in items], dtype=np.int64)
@@ -92,9 +94,9 @@ def score_targets(
 ) -> Mapping[int, TargetScores]:
     """Score every target without retrieval (k = 0) and with each other k; one search serves them all.
 
-    Every complete chunk before the scored token retrieves, an incomplete one does not. A target's token
-    without anything before it is charged the uniform log2 of the vocabulary, and is never the most probable
-    one.
+    Every complete chunk before the scored token retrieves; an incomplete one does not. A
+    target's token with nothing before it is charged log2 of the vocabulary size, and never
+    counts as the most probable.
     """
     if max(ks, default=0) and (retriever is None or not model.facts.retrieves):
         missing = "a datastore" if model.facts.retrieves else "a model with cross-attention"
@@ -103,7 +105,7 @@ def score_targets(
         )
     expect_on_grid(config, model.facts.chunk_len)
     texts = _FlatItems(items, model.facts.pad_id)
-    # Targets whose first token has nothing before it.
+    # Targets whose first token has nothing before it: no window scores that token.
     alone = np.array([item.start == 0 and len(item.tokens) > 0 for item in items], dtype=bool)
     bits = {k: np.where(alone, math.log2(model.facts.vocab_size), 0.0) for k in ks}
     greedy = {k: np.logical_not(alone) for k in ks}
@@ -111,8 +113,8 @@ def score_targets(
     done = 0
     for batch in batches_of(windows, max_windows=config.batch_size):
         for k, window, window_bits, is_greedy in _score_batch(model, texts, batch, ks, retriever):
-            # A long target has several windows: its bits are their sum, and it is greedy only if all of
-            # them are.
+            # A long target has several windows: their bits add up, and all of them must be
+            # greedy.
             bits[k][window.document] += window_bits
             greedy[k][window.document] &= is_greedy
         done += len(batch)
@@ -137,12 +139,13 @@ def _score_batch(
     if retriever is not None and most:
         retrieved = _retrieve(model, tokens, windows, retriever, most)
     for k in ks:
-        # Neighbours are sorted by distance: the first k of the most that are wanted are what k alone would
-        # find.
+        # Neighbours are sorted by distance, so the first k of a larger search are those a
+        # search for k finds.
         given = [torch.from_numpy(array[:, :, :k]).to(model.device) for array in retrieved if k]
         scored = model.score(*inputs, *given, greedy=True)
         assert scored.greedy is not None
-        # Positions that are not scored have a log-probability of 0 and count as greedy.
+        # Positions that are not scored have log-probability 0 and count as greedy, so they
+        # change nothing.
         bits = (-scored.log_probs.double().sum(-1) / math.log(2.0)).cpu()
         greedy = scored.greedy.all(-1).cpu()
         for row, window in enumerate(windows):
@@ -152,15 +155,17 @@ def _score_batch(
 def _retrieve(
     model: LanguageModel, tokens: np.ndarray, windows: list[Window], retriever: Retriever, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """[N, F] of the neighbours of complete chunks, and the mask of the real ones; other chunks have none."""
+    """[N, F] of the neighbours of complete chunks, and the mask of real ones. Other chunks have none."""
     facts = model.facts
     num_chunks = tokens.shape[1] // facts.chunk_len
     shape = (len(windows), num_chunks, k)
     values = np.full((*shape, facts.retrieved_len), facts.pad_id, dtype=np.int64)
     mask = np.zeros(shape, dtype=bool)
     complete = complete_chunks(windows, num_chunks, facts.chunk_len)
-    # All complete chunks of the batch are searched for together.
+    # One search for all complete chunks of the batch.
     if complete.any():
+        # Tokens after the last whole chunk are cut off, so that the rest can be reshaped into
+        # chunks.
         whole = tokens[:, : num_chunks * facts.chunk_len]
         chunks = whole.reshape(len(windows), num_chunks, facts.chunk_len)[complete]
         values[complete], mask[complete] = retriever.values(list(chunks), k)

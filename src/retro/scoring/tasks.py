@@ -1,7 +1,7 @@
-"""Tasks with a prompt and a target, as a stage: a run scored without retrieval and with several k.
+"""Tasks with a prompt and a target, as a stage: a run is scored without retrieval and with several k.
 
-LAMBADA asks for the last word of a passage. Summaries are scored as the paper scores those of the Curation
-Corpus: article, "TL;DR:", summary, and only the summary counts.
+LAMBADA asks for the last word of a passage. Summaries are scored as the paper scores those of
+the Curation Corpus: article, "TL;DR:", summary, and only the summary counts.
 """
 
 import json
@@ -28,14 +28,14 @@ from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import MANIFEST, Artifact, Stage, run_stage
 
 LAMBADA = "lambada"
-"""The catalogue's name of LAMBADA's test passages, and the name of the task."""
+"""The name of LAMBADA's test passages in the catalogue, and of the task."""
 SUMMARY_MARK = "\n\nTL;DR:"
 SUMMARY_FIELDS = FieldMap(text="article", title="summary")
-"""A summary is to a record what a title is to a document; so every format that the readers know will do."""
+"""The summary is read as the title, so that every format the readers know can be used."""
 
 
 def last_words(source: str = LAMBADA) -> Iterator[tuple[str, str]]:
-    """Each document as its text before the last word, and the last word with the space in front of it."""
+    """For each document, the text before its last word, and the last word with the space before it."""
     for document in documents_of(source):
         prompt, space, word = document.text.rstrip().rpartition(" ")
         if not prompt.strip():
@@ -47,7 +47,8 @@ def last_words(source: str = LAMBADA) -> Iterator[tuple[str, str]]:
 
 
 def last_word_metrics(scores: TargetScores) -> dict[str, Interval]:
-    """The part of the words that greedy generation gets wholly right, and the perplexity of a word."""
+    """The part of the words that greedy generation gets entirely right, and the perplexity of a word."""
+    # One word per target.
     words = np.ones(len(scores.bits))
     return {
         "accuracy": bootstrap_ratio(scores.greedy.astype(np.float64), words),
@@ -56,7 +57,7 @@ def last_word_metrics(scores: TargetScores) -> dict[str, Interval]:
 
 
 def summary_pairs(source: str) -> Iterator[tuple[str, str]]:
-    """The prompts and summaries of records with the fields `article` and `summary`, in any format we read."""
+    """Prompts and summaries from records with the fields `article` and `summary`, in any format we read."""
     for document in documents_of(source, SUMMARY_FIELDS):
         if not document.title.strip():
             raise DataError(
@@ -75,13 +76,13 @@ def summary_metrics(scores: TargetScores) -> dict[str, Interval]:
 
 @dataclass(frozen=True)
 class Task:
-    """What is asked, and what is told of the answers."""
+    """What is asked, and what is reported about the answers."""
 
     pairs: Callable[[str], Iterator[tuple[str, str]]]
     """The prompts and targets of a source."""
     metrics: Callable[[TargetScores], dict[str, Interval]]
     source: str = ""
-    """What is read where nobody names a source."""
+    """The source that is read if none is named."""
 
 
 TASKS = {
@@ -92,7 +93,7 @@ TASKS = {
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The metrics of every mode, and how many of the items are no news."""
+    """The metrics of every mode, and how many of the items were seen before."""
 
     artifact: Artifact
     modes: dict[str, dict[str, Interval]]
@@ -110,7 +111,7 @@ class TaskResult:
 
 
 def source_of(task: str, source: str = "") -> str:
-    """The source that is named, or the task's own."""
+    """The named source, or the task's own if none is named."""
     if task not in TASKS:
         raise ConfigError(f"there is no task {task!r}; expected one of {', '.join(TASKS)}")
     if not (source or TASKS[task].source):
@@ -129,11 +130,13 @@ def evaluate_task(
     config: EvaluationConfig,
     progress: Progress = no_progress,
 ) -> TaskResult:
-    """Score a run on a task, and write metrics and the scores of every item below `path`.
+    """Score a run on a task, and write the metrics and every item's scores below `path`.
 
-    What was scored with an earlier version of the datastore stays as it is; its counts name the version.
+    Scores made with an earlier version of the datastore are kept; their counts name the
+    version.
     """
     version = retriever.datastore.snapshot().version
+    # k = 0 is scoring without retrieval, which is all that a baseline has.
     ks = (0, *(config.num_neighbours if model.facts.retrieves else ()))
 
     def work(stage: Stage) -> None:
@@ -142,15 +145,18 @@ def evaluate_task(
         by_k = score_targets(model, items, config, ks, retriever, progress)
         scores = {on(k) if k else OFF: found for k, found in by_k.items()}
         texts = (Document("", prompt + target, "") for prompt, target in pairs)
-        # An item's hash is that of a document with the same text, so that it is found among documents.
+        # An item is hashed as a document with the same text, so that it can be found among
+        # documents.
         hashes = np.array([short_hash(text.content_hash) for text in texts], dtype=np.uint64)
-        # Items have no ids of their own; what was seen is told by their place in the source.
+        # Items have no ids, so they are identified by their place in the source.
         numbers = [str(number) for number in range(len(items))]
         seen = find_seen(numbers, hashes, [item.tokens for item in items], retriever.datastore, training)
         _write(stage, TASKS[task], scores, seen)
         stage.counts.update(items=len(items), tokens=int(sum(len(item.tokens) for item in items)))
         stage.counts[VERSION] = version.number
 
+    # A finished task keeps the lineage it was scored with, so it is not refused when the
+    # datastore has changed since.
     inputs = {
         "model": model_fingerprint,
         "source": source_fingerprint(source),
@@ -164,14 +170,14 @@ def evaluate_task(
 
 
 def _scored_with(path: Path) -> str:
-    """The lineage of the datastore that a finished task was scored with."""
+    """The lineage of the datastore that a finished task was scored with; empty if it is not finished."""
     manifest = path / MANIFEST
     found: str = json.loads(manifest.read_text())["inputs"].get("datastore", "") if manifest.exists() else ""
     return found
 
 
 def _write(stage: Stage, task: Task, scores: dict[str, TargetScores], seen: Seen) -> None:
-    """The scores of every item and the metrics of every mode."""
+    """Write every item's scores and every mode's metrics."""
     arrays: dict[str, np.ndarray] = {}
     modes: dict[str, dict[str, dict[str, float]]] = {}
     for mode, found in scores.items():

@@ -1,7 +1,8 @@
-"""Sliding windows: which tokens a model reads together, and which of them it is asked for.
+"""Sliding windows: which tokens a model reads together, and which of them are scored.
 
-Everything that scores text does so through these windows: whole documents (`bits_per_byte.py`), targets
-behind prompts (`targets.py`), and the states of kNN-LM and the cache (`comparators/token_states.py`).
+Everything that scores text uses these windows: whole documents (`bits_per_byte.py`), targets
+after prompts (`targets.py`), and the states of kNN-LM and the cache
+(`comparators/token_states.py`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ from retro.retrieval.neighbours import Neighbours
 
 
 class Texts(Protocol):
-    """Token sequences one after the other in a flat array, as a token store holds its documents.
+    """Token sequences end to end in a flat array, as a token store holds its documents.
 
     Sequence i is `tokens[starts[i]:ends[i]]`.
     """
@@ -32,7 +33,7 @@ class Texts(Protocol):
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of one document that a model reads, and the tokens that are scored: offsets into `tokens`."""
+    """A stretch of a document that a model reads, and which tokens are scored, as offsets into `tokens`."""
 
     document: int
     start: int
@@ -46,28 +47,29 @@ class Window:
 
     @property
     def positions(self) -> slice:
-        """The positions in the window that predict the scored tokens: each predicts the token after it."""
+        """The positions in the window that predict the scored tokens; each predicts the token after it."""
         return slice(self.score_from - 1 - self.start, self.score_to - 1 - self.start)
 
 
 def windows_of(
     texts: Texts, length: int, stride: int, wanted_from: np.ndarray | None = None
 ) -> Iterator[Window]:
-    """Windows at multiples of the stride. Together they score each token but the first of a document once.
+    """Windows at multiples of the stride. Together they score every token but a document's first once.
 
-    A window of tokens [w, w + length) predicts the tokens up to and with w + length; of these it scores the
-    ones that the window before could not reach, so that each token has the longest context that a window
-    gives it. `wanted_from` says, for each document, from which offset on its tokens are scored; windows
-    that do not reach that far are left out.
+    A window of tokens [w, w + length) predicts the tokens up to and including w + length. It
+    scores those that the window before could not reach, so that each token gets the longest
+    context that any window gives it. `wanted_from` is the offset, for each document, from which
+    on tokens are scored; windows that do not reach it are left out.
     """
     wanted = texts.starts if wanted_from is None else wanted_from
     for document in range(len(texts.ends)):
         start = int(texts.starts[document])
         end = int(texts.ends[document])
         first_wanted = int(wanted[document])
+        # The first token has nothing before it that could predict it.
         scored = start + 1
         while scored < end:
-            # The last token of a document is predicted, but nothing is predicted from it: it is not read.
+            # A document's last token is predicted but predicts nothing, so it is not read.
             stop = min(start + length, end - 1)
             if stop >= first_wanted:
                 yield Window(document, start, stop, max(scored, first_wanted), stop + 1)
@@ -76,7 +78,7 @@ def windows_of(
 
 
 def expect_on_grid(config: EvaluationConfig, chunk_len: int) -> None:
-    """Refuse windows that begin inside a chunk: its neighbours would be those of other tokens."""
+    """Refuse windows that begin inside a chunk: their chunks would get the neighbours of other tokens."""
     if config.window % chunk_len or config.stride % chunk_len:
         raise ConfigError(
             f"window {config.window} and stride {config.stride} move the chunk grid; "
@@ -85,21 +87,23 @@ def expect_on_grid(config: EvaluationConfig, chunk_len: int) -> None:
 
 
 def longest_first(windows: Iterable[Window]) -> list[Window]:
-    """In this order little of a batch is padding. Windows of equal length stay in the order of the text."""
+    """Windows by falling length, so that batches hold little padding. Equal ones keep the text's order."""
+    # `sorted` is stable, and the order must be: resumed work counts on finding the same one.
     return sorted(windows, key=lambda window: -window.num_tokens)
 
 
 def batches_of(
     windows: Iterable[Window], max_tokens: int | None = None, max_windows: int | None = None
 ) -> Iterator[list[Window]]:
-    """Windows of nearly equal length together, the longest first: as many as the limits allow, at least one.
+    """Batches of windows of similar length, longest first, as large as the limits allow, at least one.
 
-    `max_tokens` limits the tokens of a batch with its padding, `max_windows` the number of its windows.
+    `max_tokens` limits the tokens of a batch including padding, `max_windows` its number of
+    windows.
     """
     batch: list[Window] = []
     for window in longest_first(windows):
         grown = len(batch) + 1
-        # The first window of a batch is its longest: every other one is padded to that length.
+        # The first window of a batch is its longest, and all others are padded to its length.
         too_long = max_tokens is not None and bool(batch) and grown * batch[0].num_tokens > max_tokens
         too_many = max_windows is not None and grown > max_windows
         if batch and (too_long or too_many):
@@ -111,7 +115,7 @@ def batches_of(
 
 
 def scored_places(windows: list[Window]) -> np.ndarray:
-    """The offsets of the tokens that the windows score, one window after the other."""
+    """The offsets of the tokens that the windows score, window by window."""
     return np.concatenate([np.arange(window.score_from, window.score_to) for window in windows])
 
 
@@ -124,7 +128,7 @@ def batch_tokens(texts: Texts, windows: list[Window]) -> np.ndarray:
 
 
 def batch_targets(texts: Texts, windows: list[Window]) -> Tensor:
-    """What the windows are to predict: the token after each position that is scored, padding elsewhere."""
+    """What the windows must predict: the token after each scored position, and padding elsewhere."""
     targets = _padding(texts, windows)
     for row, window in enumerate(windows):
         targets[row, window.positions] = texts.tokens[window.score_from : window.score_to]
@@ -132,7 +136,9 @@ def batch_targets(texts: Texts, windows: list[Window]) -> Tensor:
 
 
 def complete_chunks(windows: list[Window], num_chunks: int, chunk_len: int) -> np.ndarray:
-    """Which of a batch's chunks (window, chunk) hold no padding; only these have neighbours that are read."""
+    """Which chunks of a batch (window, chunk) hold no padding; only their neighbours are read."""
+    # A window's complete chunks come first, so comparing chunk numbers with their count gives
+    # the mask.
     complete = np.array([window.num_tokens // chunk_len for window in windows])
     mask: np.ndarray = np.arange(num_chunks) < complete[:, None]
     return mask
@@ -141,24 +147,24 @@ def complete_chunks(windows: list[Window], num_chunks: int, chunk_len: int) -> n
 def batch_inputs(
     table: ChunkTable, windows: list[Window], neighbours: Neighbours | None = None, k: int = 0
 ) -> list[Tensor]:
-    """What the model reads: tokens, and [N, F] and mask of the neighbours of complete chunks."""
+    """What the model reads: tokens, and for complete chunks the neighbours' [N, F] and mask."""
     tokens = batch_tokens(table.store, windows)
     if neighbours is None or not k:
         return [torch.from_numpy(tokens)]
     m = table.chunk_len
     complete = complete_chunks(windows, tokens.shape[1] // m, m)
-    # Windows start on the chunk grid of their document, so a window's chunks are consecutive chunks of the
+    # Windows start on their document's chunk grid, so a window's chunks are consecutive in the
     # table.
     starts = np.array([window.start for window in windows])
     documents = np.array([window.document for window in windows])
     firsts = table.first[documents] + (starts - table.store.starts[documents]) // m
     chunks = firsts[:, None] + np.arange(complete.shape[1])
-    # What stands in place of an incomplete chunk does not matter, as it is masked; it only has to exist.
+    # An incomplete chunk is masked, so any chunk that exists may stand in for it: here chunk 0.
     values, mask = neighbours.values(np.where(complete, chunks, 0), k)
     return [torch.from_numpy(array) for array in (tokens, values, mask & complete[..., None])]
 
 
 def _padding(texts: Texts, windows: list[Window]) -> np.ndarray:
-    """A batch of nothing but padding, as long as its longest window."""
+    """A batch that is all padding, as long as its longest window."""
     length = max(window.num_tokens for window in windows)
     return np.full((len(windows), length), texts.pad_id, dtype=np.int64)
