@@ -12,7 +12,7 @@ from retro.config import (
     RunConfig,
     TrainingConfig,
 )
-from retro.config_json import from_dict, to_dict
+from retro.config.as_json import from_dict, to_dict
 from retro.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ import torch
 
 import retro
 from retro.config import ModelConfig
-from retro.config_json import to_dict
+from retro.config.as_json import to_dict
 from retro.corpus.tokenizers.sentencepiece import train_tokenizer
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError, ConfigError

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import retro
 from retro.config import ModelConfig
-from retro.config_json import from_dict
+from retro.config.as_json import from_dict
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError
 from retro.model.protocol import TrainableModel

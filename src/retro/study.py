@@ -15,7 +15,7 @@ import numpy as np
 
 from retro import catalogue
 from retro.config import EvaluationConfig, ModelConfig, RetrievalConfig, RunConfig, TrainingConfig
-from retro.config_json import to_dict
+from retro.config.as_json import to_dict
 from retro.corpus.ingest import ingest
 from retro.corpus.pack import REPORT
 from retro.jobs.retrieval import build, find_neighbours

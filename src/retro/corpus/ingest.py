@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from retro.config import CorpusConfig
-from retro.config_json import from_dict
+from retro.config.as_json import from_dict
 from retro.corpus import readers
 from retro.corpus.encode import EncodedStore, encode_text
 from retro.corpus.folder import CorpusFolder

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from retro.config import CorpusConfig
-from retro.config_json import to_dict
+from retro.config.as_json import to_dict
 from retro.corpus.decontamination import find_contaminated, matches_names
 from retro.corpus.documents import Document
 from retro.corpus.encode import EncodedStore

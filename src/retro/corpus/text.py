@@ -18,7 +18,7 @@ from typing import Any
 import zstandard
 
 from retro.config import CorpusConfig
-from retro.config_json import to_dict
+from retro.config.as_json import to_dict
 from retro.corpus.documents import SPLITS, Document, split_of
 from retro.corpus.readers import Problems
 from retro.corpus.readers.streams import metered

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from retro.config import ModelConfig
-from retro.config_json import to_dict
+from retro.config.as_json import to_dict
 from retro.errors import ConfigError, DataError
 from retro.model.attention import FeedForward, RMSNorm, SelfAttention
 from retro.model.chunked_cross_attention import ChunkedCrossAttention

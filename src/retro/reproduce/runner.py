@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from retro.config_json import to_dict
+from retro.config.as_json import to_dict
 from retro.errors import ConfigError
 from retro.reproduce import ablation, language_modelling, memories, other_data, scaling
 from retro.reproduce.experiment import Experiment

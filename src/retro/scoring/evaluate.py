@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from retro.config import EvaluationConfig
-from retro.config_json import from_dict, to_dict
+from retro.config.as_json import from_dict, to_dict
 from retro.errors import ArtifactError
 from retro.model.protocol import LanguageModel
 from retro.retrieval.datastore import Datastore

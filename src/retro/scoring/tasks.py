@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from retro.config import EvaluationConfig
-from retro.config_json import to_dict
+from retro.config.as_json import to_dict
 from retro.corpus.documents import Document
 from retro.corpus.readers import FieldMap
 from retro.corpus.tokens import TokenStore

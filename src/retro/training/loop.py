@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from retro.config import TrainingConfig
-from retro.config_json import to_dict
+from retro.config.as_json import to_dict
 from retro.errors import ConfigError, DataError
 from retro.machine import keep_freed_memory, product_dtype
 from retro.model.protocol import LanguageModel, TrainableModel

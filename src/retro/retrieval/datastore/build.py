@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from retro.config import DatastoreConfig
-from retro.config_json import to_dict
+from retro.config.as_json import to_dict
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError, ConfigError, DataError

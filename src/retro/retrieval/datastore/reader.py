@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from retro.config import DatastoreConfig
-from retro.config_json import from_dict
+from retro.config.as_json import from_dict
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError, ConfigError
 from retro.retrieval.datastore.ledger import FILE, CompactedError, Ledger

@@ -1,0 +1,19 @@
+"""Every knob of a run: frozen, keyword-only dataclasses that check themselves. Standard library only."""
+
+from retro.config.data import CorpusConfig, DatastoreConfig
+from retro.config.model import EncoderConfig, ModelConfig, RetrievalConfig, cross_attention_places
+from retro.config.run import EvaluationConfig, FineTuningConfig, KnnConfig, RunConfig, TrainingConfig
+
+__all__ = [
+    "CorpusConfig",
+    "DatastoreConfig",
+    "EncoderConfig",
+    "EvaluationConfig",
+    "FineTuningConfig",
+    "KnnConfig",
+    "ModelConfig",
+    "RetrievalConfig",
+    "RunConfig",
+    "TrainingConfig",
+    "cross_attention_places",
+]

@@ -1,0 +1,28 @@
+"""What configs check about themselves: one line for what was found and what was expected."""
+
+from typing import Any
+
+from retro.errors import ConfigError
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+def require_positive(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        require(value > 0, f"{name} is {value}; expected a positive number")
+
+
+def require_one_of(name: str, value: str, *choices: str) -> None:
+    require(value in choices, f"{name} is {value!r}; expected {' or '.join(choices)}")
+
+
+def require_layers(name: str, layers: tuple[int, ...], depth: int) -> None:
+    require(
+        # Rising, and no layer twice.
+        list(layers) == sorted(set(layers)) and all(1 <= layer <= depth for layer in layers),
+        f"{name} is {list(layers)}; expected rising layer numbers between 1 and the depth, {depth}",
+    )

@@ -1,0 +1,196 @@
+"""What is done with a model: training, fine-tuning, evaluation, and a named run of everything."""
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from retro.config.checks import require, require_one_of, require_positive
+from retro.config.data import CorpusConfig, DatastoreConfig
+from retro.config.model import ModelConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """One training run."""
+
+    seq_len: int = 512
+    batch_size: int = 8
+    """Sequences in a step, over all processes and parts together."""
+    accumulate: int = 1
+    """Parts that a batch is computed in, one after the other, to save memory; the step
+    stays the same."""
+    num_steps: int = 1000
+    num_neighbours: int = 2
+    """Neighbours of each chunk that the model sees, k in the paper."""
+    learning_rate: float = 2e-4
+    min_learning_rate: float = 2e-5
+    warmup_start: float = 1e-7
+    """The learning rate of the first step."""
+    warmup_steps: int = 750
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    clip_norm: float = 1.0
+    mixture: dict[str, float] = field(default_factory=dict)
+    """Sampling weights of the sources; empty: every document once an epoch."""
+    precision: str = "auto"
+    """`float32`, `bfloat16` for the matrix products, or `auto`: bfloat16 where the
+    hardware has it."""
+    activation_checkpointing: bool = False
+    """Whether the backward pass recomputes the insides of attention and feed-forward layers,
+    to save memory."""
+    compile: bool = False
+    """Whether torch.compile is applied."""
+    seed: int = 0
+    log_every: int = 10
+    tensorboard: bool = False
+    """Whether metrics are also written for TensorBoard."""
+    validate_every: int = 100
+    validate_batches: int = 4
+    sample_every: int = 0
+    """Steps between two samples from the model in training; 0: none."""
+    sample_prompt: str = "The "
+    sample_tokens: int = 64
+    checkpoint_every: int = 500
+    keep_checkpoints: int = 2
+    """How many of the last checkpoints are kept, besides the one with the lowest
+    validation loss."""
+    final: str = "last"
+    """Which weights the finished run holds: those of the `last` step, or of the checkpoint
+    with the `best` validation loss."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "seq_len", "batch_size", "accumulate", "num_steps", "num_neighbours")
+        require_positive(self, "log_every", "validate_every", "validate_batches", "sample_tokens")
+        require_positive(self, "checkpoint_every", "keep_checkpoints")
+        require(
+            self.batch_size % self.accumulate == 0,
+            f"accumulate is {self.accumulate}; expected a divisor of batch_size, {self.batch_size}",
+        )
+        require_one_of("precision", self.precision, "auto", "float32", "bfloat16")
+        require_one_of("final", self.final, "last", "best")
+        require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}; expected more than 0")
+        require(
+            0 <= self.warmup_steps <= self.num_steps,
+            f"warmup_steps is {self.warmup_steps}; expected at most num_steps, {self.num_steps}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuningConfig:
+    """The settings of fine-tuning on questions, besides its schedule."""
+
+    dropout: float = 0.1
+    """In the decoder only, as in the paper, which does not give its rate."""
+    frozen: bool = False
+    """Train only cross-attention and encoder; the other weights stay as they are."""
+    closed_book: bool = False
+    """Show no passages."""
+
+    def __post_init__(self) -> None:
+        require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; expected 0 ≤ dropout < 1")
+        require(
+            not (self.frozen and self.closed_book),
+            "frozen and closed book leave nothing to train; expected one of them at most",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """Sliding-window scoring of whole documents."""
+
+    window: int = 2048
+    stride: int = 1024
+    """Each token is scored once, with at least `window - stride` tokens of context if the
+    document has them."""
+    batch_size: int = 8
+    num_neighbours: tuple[int, ...] = (2,)
+    """The values of k to score, besides no retrieval; at most as many as are saved
+    for each chunk."""
+    leakage_neighbours: int = 10
+    """How many neighbours are compared with a chunk to tell how much of it was seen before."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "window", "stride", "batch_size", "leakage_neighbours")
+        require(
+            self.stride <= self.window, f"stride is {self.stride}; expected at most the window, {self.window}"
+        )
+        require(
+            all(k >= 1 for k in self.num_neighbours),
+            f"num_neighbours is {', '.join(map(str, self.num_neighbours))}; "
+            "expected each to be at least 1, as scoring without retrieval is always done",
+        )
+
+    def with_overlap(self, proportion: float, chunk_len: int) -> "EvaluationConfig":
+        """The same window with a stride that gives every token this proportion of it as context.
+
+        The paper's table uses 0.875. Tokens at the start of a document have less.
+        """
+        require(
+            0.0 <= proportion < 1.0,
+            f"the overlapping proportion is {proportion}; expected 0 ≤ proportion < 1",
+        )
+        # Rounded, as 1 − 0.9 is not quite 0.1.
+        stride = round((1.0 - proportion) * self.window, 6)
+        require(
+            stride > 0 and stride % chunk_len == 0,
+            f"an overlapping proportion of {proportion} moves a window of {self.window} "
+            f"by {stride:g} tokens; expected a multiple of {chunk_len}",
+        )
+        return dataclasses.replace(self, stride=int(stride))
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnnConfig:
+    """kNN-LM and the continuous cache, on top of a baseline."""
+
+    num_neighbours: int = 10
+    """How many keys of the memory vote on each token; the paper uses 10."""
+    cache_len: int = 2048
+    """How many tokens of the same document the continuous cache looks back on."""
+    index: str = "auto"
+    """`auto` chooses by the number of keys; or `exact`, or a FAISS factory string such
+    as HNSW24 or IVF1024,SQfp16."""
+    exact_below: int = 50_000
+    """With `auto`, fewer keys than these are searched exactly."""
+    target_recall: float = 0.98
+    """Part of the true 10 nearest that a search is tuned to find. It is tuned on the memory's
+    own keys; test queries are farther away."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "num_neighbours", "cache_len")
+        require(
+            self.index not in ("bm25", "hybrid"),
+            f"index is {self.index!r}; expected one over keys, as tokens of a memory have no words",
+        )
+        require(
+            0.0 < self.target_recall <= 1.0,
+            f"target_recall is {self.target_recall}; expected 0 < target_recall ≤ 1",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A named run: everything from text to a trained model."""
+
+    name: str
+    model: ModelConfig
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    datastore: DatastoreConfig = field(default_factory=DatastoreConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        chunk_len = self.model.chunk_len
+        require(
+            self.datastore.chunk_len == chunk_len,
+            f"datastore.chunk_len is {self.datastore.chunk_len}; expected the model's, {chunk_len}",
+        )
+        # Sequences and windows are cut on the chunk grid.
+        for name, value in (
+            ("training.seq_len", self.training.seq_len),
+            ("evaluation.window", self.evaluation.window),
+            ("evaluation.stride", self.evaluation.stride),
+        ):
+            require(
+                value % chunk_len == 0, f"{name} is {value}; expected a multiple of chunk_len, {chunk_len}"
+            )
