@@ -20,7 +20,7 @@ class Options:
     """Folders of other token stores, cut by the same tokenizer."""
     datastore: Annotated[DatastoreConfig, tyro.conf.arg(name="")]
     workers: int = 0
-    """Processes that embed; 0 is one a core."""
+    """Processes that embed; 0: one per core."""
     recipe: str = "tiny"
     """The recipe that gives the defaults."""
 

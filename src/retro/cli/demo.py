@@ -9,7 +9,7 @@ from retro.recipes import get
 
 @dataclass(frozen=True)
 class Options:
-    """The whole road: licence texts → datastore → baseline and RETRO → report.html.
+    """Everything on built-in defaults: licence texts → datastore → baseline and RETRO → report.html.
 
     Run again, it reuses what is finished.
     """

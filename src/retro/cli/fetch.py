@@ -12,7 +12,7 @@ from retro.errors import ConfigError
 
 @dataclass(frozen=True)
 class Options:
-    """Bring a corpus or an embedder of the catalogue into the cache, verified."""
+    """Download a corpus or an embedder of the catalogue, verify it, and keep it in the cache."""
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional] = field(default=())
     """What to fetch."""

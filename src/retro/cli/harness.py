@@ -28,7 +28,7 @@ class Options:
     batch_size: int = 8
     """Items that are scored together."""
     limit: int | None = None
-    """Only the first so many items of each task."""
+    """Use only this many items of each task, from the first on."""
     datastore: Path | None = None
     """A datastore of the run's tokenizer, or a workspace that has one, in place of the
     workspace's own."""

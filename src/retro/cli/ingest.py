@@ -41,7 +41,7 @@ class Options:
     """Where the work runs: processes of this machine, or tasks of a Ray cluster, which RAY_ADDRESS may
     name."""
     workers: int = 0
-    """Processes or tasks at once; 0 is one a core."""
+    """Processes or tasks at once; 0: one per core."""
     strict: bool = False
     """Stop at the first record that cannot be read, instead of skipping and listing it."""
     remove_names: Path | None = None

@@ -36,7 +36,7 @@ class Options:
     fields: FieldMap = field(default_factory=FieldMap)
     """Which fields of a record hold what, with --on."""
     num_neighbours: int = 2
-    """Neighbours of each chunk; the run must have been evaluated with that many."""
+    """Neighbours of each chunk. The run must have been evaluated with this number."""
     datastore: Path | None = None
     """The datastore that the run was evaluated with, if not the workspace's own."""
     evaluations: Path | None = None

@@ -13,24 +13,24 @@ import retro
 from retro.errors import RetroError
 
 COMMANDS = {
-    "demo": "the whole road on embedded defaults, with a report at the end",
-    "fetch": "bring a corpus or an embedder of the catalogue",
+    "demo": "everything from text to a report, on built-in defaults",
+    "fetch": "download a corpus or an embedder of the catalogue",
     "ingest": "text → tokenizer and tokens, split and decontaminated",
     "tokenizer": "see how a tokenizer cuts a text, and how well it fits each source",
     "decontaminate": "remove training documents close to an evaluation set, or named in a list",
     "build": "tokens → datastore",
     "neighbours": "find the neighbours of every chunk",
-    "db": "look into a datastore: search, add, delete, compact, verify",
+    "db": "work with a datastore: info, search, add, delete, compact, verify",
     "train": "train RETRO, or its baseline",
-    "fit": "RETROfit: add retrieval to a baseline, and train that alone; --task qa fine-tunes on questions",
-    "evaluate": "bits per byte or a task's score without retrieval and with several k, on any documents",
-    "inspect": "look into a document: what retrieval saved on every token, beside the neighbours",
-    "knn": "a baseline beside kNN-LM and a continuous cache on top of it",
-    "harness": "tasks of lm-evaluation-harness",
+    "fit": "RETROfit: add retrieval to a baseline and train only that; --task qa fine-tunes on questions",
+    "evaluate": "score a run: bits per byte on any documents, or a task, without and with retrieval",
+    "inspect": "show what retrieval saved on every token of a document, beside its neighbours",
+    "knn": "compare a baseline with kNN-LM and a continuous cache on top of it",
+    "harness": "run tasks of lm-evaluation-harness",
     "sample": "continue a text and show the neighbours it used",
-    "answer": "answer questions with passages of a datastore, BM25 or a file, or closed book",
+    "answer": "answer questions from passages of a datastore or a file, or from the weights alone",
     "reproduce": "the paper's tables and figures, and its claims as a checklist",
-    "doctor": "what is installed, and what is missing",
+    "doctor": "say what is installed and what is missing",
 }
 
 

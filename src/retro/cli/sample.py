@@ -57,7 +57,7 @@ class Options:
     both: bool = False
     """With retrieval off and on, one after the other."""
     window: int = 0
-    """Attend to that many last tokens only, an approximation for very long samples; 0: to
+    """Attend only to this many last tokens, an approximation for very long samples; 0: to
     all."""
     log_probs: bool = False
     """Give the log-probability of every token, with --json."""
