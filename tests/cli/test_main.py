@@ -188,7 +188,13 @@ def test_ctrl_c_in_training_is_one_line_and_the_next_run_goes_on(
         "OMP_NUM_THREADS": "1",
     }  # threads of tiny tensors wait for each other on a busy machine
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        # A suite that a shell runs in the background inherits a SIGINT that is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     checkpoints = tmp_path / "w" / "runs" / "long.partial" / "scratch" / "checkpoints"
     deadline = time.monotonic() + 60
