@@ -95,7 +95,7 @@ def text_folder(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture(scope="session")
-def workspace(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, bert: str):  # type: ignore[no-untyped-def]
+def workspace(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, bert: str):
     """A finished workspace up to its neighbours. Tests that change it make their own."""
     from tests.workspaces import small_workspace
 

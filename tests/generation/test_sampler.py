@@ -299,7 +299,7 @@ def test_bad_requests_are_refused(sampler: Sampler, workspace: Workspace, bert: 
         ({"vocab_size": 400}, "knows 320 tokens"),
     ):
         with pytest.raises(ConfigError, match=message):
-            Sampler(Retro(dataclasses.replace(small_run(bert).model, **change)), sampler.retriever)  # type: ignore[arg-type]
+            Sampler(Retro(dataclasses.replace(small_run(bert).model, **change)), sampler.retriever)
 
 
 def test_a_datastore_that_changes_while_it_is_sampled(

@@ -87,7 +87,7 @@ def test_the_whole_batch_decides_whether_there_are_neighbours(form: Format, plac
     for number in range(3):
         parts = [batches.rows(number, 0, 2), batches.rows(number, 2, 4)]
         assert all(part.neighbours is not None for part in parts)
-        assert sum(int(part.neighbour_mask.any(dim=(1, 2)).sum()) for part in parts) == 1  # type: ignore[union-attr]
+        assert sum(int(part.neighbour_mask.any(dim=(1, 2)).sum()) for part in parts) == 1
     closed = QuestionBatches([Question("number?", ("one",))], form, 4, num_passages=2)
     assert closed.rows(0, 0, 2).neighbours is None
 

@@ -26,7 +26,7 @@ def corpus_of(folder: Path, source: Path, vocab_size: int = 320) -> CorpusFolder
 
 
 def config_of(encoder: str, **settings: object) -> DatastoreConfig:
-    return DatastoreConfig(**{"embedder": encoder, "chunk_len": 8, "num_neighbours": 4, **settings})  # type: ignore[arg-type]
+    return DatastoreConfig(**{"embedder": encoder, "chunk_len": 8, "num_neighbours": 4, **settings})
 
 
 def build(work: CorpusFolder, path: Path, encoder: str, **settings: object) -> Datastore:

@@ -134,7 +134,7 @@ def test_a_changed_byte_is_found_and_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_damaged_folder_says_what_to_run(tmp_path: Path, damage, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_folder_says_what_to_run(tmp_path: Path, damage, message: str) -> None:
     write_letter("a", tmp_path / "out")
     damage(tmp_path / "out")
     with pytest.raises(ArtifactError, match=f"{message}.*make letters"):

@@ -21,9 +21,9 @@ Start = Callable[[Workspace, str, Path], object]
 def trained(work: Workspace, bert: str, model: dict[str, object], **training: object) -> object:
     run = small_run(bert)
     layers = model.pop("cross_attention_layers", run.model.cross_attention_layers)
-    retrieval = dataclasses.replace(run.model.retrieval, cross_attention_layers=layers)  # type: ignore[type-var]
-    config = dataclasses.replace(run.model, retrieval=retrieval, **model)  # type: ignore[arg-type]
-    return train_run(work, "wrong", config, dataclasses.replace(run.training, **training))  # type: ignore[arg-type]
+    retrieval = dataclasses.replace(run.model.retrieval, cross_attention_layers=layers)
+    config = dataclasses.replace(run.model, retrieval=retrieval, **model)
+    return train_run(work, "wrong", config, dataclasses.replace(run.training, **training))
 
 
 def fitted(

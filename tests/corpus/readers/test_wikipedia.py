@@ -252,10 +252,7 @@ def test_the_parser_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.network
 def test_real_articles_come_out_clean() -> None:
-    folders = sorted(catalogue.cache_dir().glob("wikipedia-2016-*"))
-    if not folders:
-        pytest.skip("wikipedia-2016 is not in the cache; run: retro fetch wikipedia-2016")
-    (path,) = folders[-1].glob("enwiki-latest-pages-articles1*.bz2")
+    (path,) = catalogue.fetch("wikipedia-2016").path.glob("enwiki-latest-pages-articles1*.bz2")
     documents = {
         document.title: document.text
         for document in map(clean_page, itertools.islice(read_raw_pages(path), 12))
