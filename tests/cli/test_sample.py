@@ -31,19 +31,8 @@ def records(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict]:
 def test_json_lines_tell_mode_number_neighbours_and_log_probs(
     capsys: pytest.CaptureFixture[str], work: str
 ) -> None:
-    found = records(
-        capsys,
-        work,
-        "The licence permits",
-        "--max-tokens",
-        "12",
-        "--both",
-        "--samples",
-        "2",
-        "--log-probs",
-        "--num-neighbours",
-        "3",
-    )
+    options = ["--max-tokens", "12", "--both", "--samples", "2", "--log-probs", "--num-neighbours", "3"]
+    found = records(capsys, work, "The licence permits", *options)
     assert [(record["retrieval"], record["number"]) for record in found] == [
         (False, 0),
         (False, 1),
@@ -54,19 +43,7 @@ def test_json_lines_tell_mode_number_neighbours_and_log_probs(
     assert [len(chunk["neighbours"]) for chunk in found[2]["chunks"][:-1]] == [3] * (
         len(found[2]["chunks"]) - 1
     )
-    assert found == records(
-        capsys,
-        work,
-        "The licence permits",
-        "--max-tokens",
-        "12",
-        "--both",
-        "--samples",
-        "2",
-        "--log-probs",
-        "--num-neighbours",
-        "3",
-    )
+    assert found == records(capsys, work, "The licence permits", *options)
 
 
 def test_the_prompt_comes_from_a_file_or_standard_input(
