@@ -170,7 +170,7 @@ def _wikitext103(name: str, retrieval: bool) -> RunConfig:
         validate_every=1000,
         final="best",
     )
-    evaluation = EvaluationConfig(window=3072, stride=384, num_neighbours=(10,))
+    evaluation = EvaluationConfig(window=3072, num_neighbours=(10,)).with_overlap(0.875, chunk_len=64)
     return RunConfig(
         name=name,
         model=model,

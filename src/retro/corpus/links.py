@@ -38,13 +38,6 @@ class LinkGraph:
         """The number of the article that a title leads to, −1 if there is none."""
         return self.numbers.get(normal_title(title), -1)
 
-    def undirected(self) -> "LinkGraph":
-        """The same with every link in both directions."""
-        sources = np.repeat(np.arange(len(self)), np.diff(self.offsets))
-        starts = np.concatenate([sources, self.targets])
-        ends = np.concatenate([self.targets, sources])
-        return LinkGraph(self.titles, self.numbers, *_rows(starts, ends, len(self)))
-
     def distances(self, source: int, targets: np.ndarray) -> np.ndarray:
         """The fewest links that lead from an article to each of the others; −1 where there is no way."""
         distances = np.full(len(self), -1, dtype=np.int32)

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from retro.errors import ConfigError
 
-MASSIVE_TEXT = {"web": 0.55, "books": 0.25, "news": 0.10, "wikipedia": 0.05, "code": 0.05}
-"""The weights of the paper's Table 1."""
 BLOCK = 1000
 PERIOD = 1024
 ROUNDS = 6
