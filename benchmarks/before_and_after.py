@@ -2,6 +2,7 @@
 
     python benchmarks/before_and_after.py REVISION [NAME …] [--rounds 1] [--minutes 10]
 
+A name may have options of its own: "sampling --rounds 3". The earlier code fetches into a cache of its own.
 Lines that differ only in their numbers are paired; of several rounds the median of every number is shown.
 """
 
@@ -9,6 +10,7 @@ import argparse
 import io
 import os
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -33,15 +35,20 @@ def unpack(revision: str, folder: Path) -> None:
         archive.extractall(folder, filter="data")
 
 
-def run(tree: Path, name: str, minutes: float) -> str:
+def run(tree: Path, benchmark: str, minutes: float) -> str:
     """What a benchmark of a tree prints; said so if it is not there, fails, or takes too long."""
+    name, *arguments = shlex.split(benchmark)
     script = tree / "benchmarks" / f"{name}.py"
     if not script.exists():
         return f"{name} is not in this revision"
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    if tree != HERE:
+        (tree / "cache").mkdir(exist_ok=True)
+        # Scripts keep what they prepare in the temporary folder, which must not be shared either.
+        environment |= {"RETRO_CACHE_DIR": str(tree / "cache"), "TMPDIR": str(tree / "cache")}
     try:
         done = subprocess.run(
-            [sys.executable, str(script)],
+            [sys.executable, str(script), *arguments],
             env=environment,
             cwd=tree,
             capture_output=True,
