@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import signal
 import sys
@@ -24,6 +25,28 @@ def die(number: int) -> int:
 
 def fail(number: int) -> int:
     raise ValueError(f"item {number}")
+
+
+def test_processes_are_let_go_when_they_are_closed_and_start_again() -> None:
+    executor = LocalExecutor(2)
+    assert [value for value, _ in executor.map(square, range(3))] == [0, 1, 4]
+    assert len(multiprocessing.active_children()) == 2
+    executor.close()
+    assert multiprocessing.active_children() == []
+    executor.close()  # nothing is left to close
+    assert [value for value, _ in executor.map(square, range(2))] == [0, 1]
+    executor.close()
+
+
+def test_no_process_outlives_an_ingest(tmp_path: Path, text_folder: Path) -> None:
+    executor = LocalExecutor(2)
+    ingest(
+        CorpusFolder(tmp_path),
+        [str(text_folder), str(text_folder)],
+        CorpusConfig(vocab_size=300),
+        executor=executor,
+    )
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

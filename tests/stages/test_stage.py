@@ -171,7 +171,7 @@ def test_a_kill_while_mending_leaves_a_folder_that_can_be_mended(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(stages, "_partial", killed)  # asked for just before the folder is renamed
+        patch.setattr(stages, "partial_of", killed)  # asked for just before the folder is renamed
         reopen_broken(artifact.path)
     assert reopen_broken(artifact.path) == [str(artifact.file("letter"))]
     assert write_letter("a", tmp_path / "out").manifest == artifact.manifest

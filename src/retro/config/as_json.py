@@ -29,6 +29,7 @@ def from_dict(cls: type[Config], values: dict[str, Any], where: str = "config") 
 
     A class whose fields have changed says in `upgrade` how JSON from before is to be read.
     """
+    _require(isinstance(values, dict), f"{where} is {values!r}; expected an object")
     upgrade = getattr(cls, "upgrade", None)
     values = upgrade(values) if upgrade else values
     hints = typing.get_type_hints(cls)
@@ -40,6 +41,8 @@ def from_dict(cls: type[Config], values: dict[str, Any], where: str = "config") 
         return cls(**arguments)
     except TypeError as error:
         raise ConfigError(f"{where} is incomplete: {error}") from None
+    except (ArithmeticError, MemoryError) as error:
+        raise ConfigError(f"{where} holds an impossible number: {error or 'it is too large'}") from None
 
 
 def _coerce(hint: Any, value: Any, where: str) -> Any:
@@ -54,7 +57,8 @@ def _coerce(hint: Any, value: Any, where: str) -> Any:
         return {key: _coerce(typing.get_args(hint)[1], item, f"{where}.{key}") for key, item in value.items()}
     if typing.get_origin(hint) is tuple:
         _require(isinstance(value, (list, tuple)), f"{where} is {value!r}; expected a list")
-        return tuple(value)
+        kind = typing.get_args(hint)[0]
+        return tuple(_coerce(kind, item, f"{where}[{number}]") for number, item in enumerate(value))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(hint, type) and not isinstance(hint, types.GenericAlias):

@@ -20,6 +20,19 @@ def require_one_of(name: str, value: str, *choices: str) -> None:
     require(value in choices, f"{name} is {value!r}; expected {' or '.join(choices)}")
 
 
+def require_between(config: Any, low: float, high: float, *names: str) -> None:
+    """Each is at least `low` and less than `high`; NaN is neither."""
+    for name in names:
+        value = getattr(config, name)
+        require(low <= value < high, f"{name} is {value}; expected {low:g} ≤ {name} < {high:g}")
+
+
+def require_seed(config: Any, name: str) -> None:
+    """A seed that every library takes."""
+    value = getattr(config, name)
+    require(0 <= value < 1 << 63, f"{name} is {value}; expected 0 or more, and less than 2^63")
+
+
 def require_layers(name: str, layers: tuple[int, ...], depth: int) -> None:
     require(
         # Rising, and no layer twice.

@@ -37,6 +37,10 @@ class CorpusConfig:
 
     def __post_init__(self) -> None:
         require_positive(self, "vocab_size", "tokenizer_sample_bytes", "decontaminate_ngram")
+        require(
+            self.max_document_bytes >= 0,
+            f"max_document_bytes is {self.max_document_bytes}; expected a positive number, or 0 to keep all",
+        )
         require_one_of("tokenizer_model", self.tokenizer_model, "bpe", "unigram")
         for name in ("valid_fraction", "test_fraction"):
             require(

@@ -1,9 +1,10 @@
 """What is done with a model: training, fine-tuning, evaluation, and a named run of everything."""
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 
-from retro.config.checks import require, require_one_of, require_positive
+from retro.config.checks import require, require_between, require_one_of, require_positive, require_seed
 from retro.config.data import CorpusConfig, DatastoreConfig
 from retro.config.model import ModelConfig
 
@@ -26,6 +27,9 @@ class TrainingConfig:
     warmup_start: float = 1e-7
     """The learning rate of the first step."""
     warmup_steps: int = 750
+    schedule_steps: int = 0
+    """The step at which the learning rate reaches its minimum, where it then stays; 0: the last one. A run
+    that may be extended later can have the schedule of the whole from the beginning."""
     weight_decay: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.95
@@ -68,7 +72,12 @@ class TrainingConfig:
         )
         require_one_of("precision", self.precision, "auto", "float32", "bfloat16")
         require_one_of("final", self.final, "last", "best")
+        require(self.schedule_steps >= 0, f"schedule_steps is {self.schedule_steps}; expected at least 0")
         require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}; expected more than 0")
+        require_between(self, 0.0, math.inf, "learning_rate", "min_learning_rate", "warmup_start")
+        require_between(self, 0.0, math.inf, "weight_decay", "clip_norm")
+        require_between(self, 0.0, 1.0, "beta1", "beta2")
+        require_seed(self, "seed")
         require(
             0 <= self.warmup_steps <= self.num_steps,
             f"warmup_steps is {self.warmup_steps}; expected at most num_steps, {self.num_steps}",

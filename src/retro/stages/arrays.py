@@ -6,13 +6,14 @@ of a disk. The price is that only a prefix can be finished, never a piece in the
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from retro.errors import ArtifactError
-from retro.stages.files import write_json
+from retro.stages.files import DAMAGED, write_json
 from retro.stages.stage import Stage
 
 DONE = "done.json"
@@ -32,6 +33,9 @@ class Filling:
             name: np.lib.format.open_memmap(stage.file(f"{name}.npy"), mode, dtype, shape)
             for name, (dtype, shape) in arrays.items()
         }
+        if not was_begun:
+            for name in arrays:
+                _reserve(stage.file(f"{name}.npy"))
         # From now on the arrays can be opened again, even if nothing of them is filled.
         self.keep(self.done)
 
@@ -47,6 +51,13 @@ class Filling:
         self._done.unlink()
 
 
+def _reserve(path: Path) -> None:
+    """Have the whole file on disk: where a disk is full, writing to a mapped file kills the process."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
 def load_array(path: Path, remedy: str, mapped: bool = False) -> np.ndarray:
     """An array of a finished folder, mapped into memory on request; `remedy` tells how to mend its file."""
     try:
@@ -55,6 +66,6 @@ def load_array(path: Path, remedy: str, mapped: bool = False) -> np.ndarray:
         # Opened here: `np.load` takes some damaged files for archives and leaves them open.
         with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        reason = " ".join(str(error).split())
+    except DAMAGED as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise ArtifactError(f"{path} is damaged ({reason}); expected a whole array; {remedy}") from None

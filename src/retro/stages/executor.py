@@ -24,6 +24,10 @@ Result = TypeVar("Result")
 class Executor(Protocol):
     """Runs a function over items. The function and its items can be sent to another process."""
 
+    def close(self) -> None:
+        """Let go what is kept for the next call, such as processes; another call starts them again."""
+        ...
+
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Results in the order of the items, which are taken as places become free: few are held at once."""
         ...
@@ -57,11 +61,15 @@ class LocalExecutor:
         finally:
             # Something went wrong, or the caller stopped asking: drop what is still to be done.
             if pending or sys.exc_info()[0] is not None:
-                pool.shutdown(wait=True, cancel_futures=True)
-                self._pool = None
+                self.close()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
 
     def _started(self) -> ProcessPoolExecutor:
-        """The processes, which stay for the next stage."""
+        """The processes, which stay for the next stage until they are closed."""
         if self._pool is None:
             # Spawned, not forked: a fork of a process with running threads may hang.
             context = multiprocessing.get_context("spawn")
@@ -107,6 +115,9 @@ class RayExecutor:
             # Whatever is still pending after an error, or when the caller stopped asking, is not needed.
             for handle in pending:
                 ray.cancel(handle)
+
+    def close(self) -> None:
+        """Nothing is kept here: the cluster has processes of its own."""
 
 
 EXECUTORS: dict[str, Callable[[int], Executor]] = {"local": LocalExecutor, "ray": RayExecutor}

@@ -4,12 +4,22 @@ import hashlib
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 from retro.errors import ArtifactError
+
+DAMAGED = (
+    *(OSError, ValueError, EOFError, zipfile.BadZipFile),
+    *(LookupError, TypeError, AttributeError, ArithmeticError),  # what was read is of another kind
+    *(MemoryError, RecursionError),  # a size that was never written, JSON that is nested without end
+    *(SyntaxError, TokenError),  # the header of a .npy file is Python
+)
+"""What reading a damaged file may raise, whether it holds JSON, arrays or an archive of them."""
 
 
 @contextmanager
@@ -86,10 +96,26 @@ def write_json(path: Path, value: Any) -> None:
         file.write(json.dumps(value, indent=2, ensure_ascii=False).encode())
 
 
+def read_object(path: Path, remedy: str) -> dict[str, Any]:
+    """The JSON object of a file; `remedy` tells how to mend a damaged one."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except DAMAGED:
+        value = None
+    if not isinstance(value, dict):
+        raise ArtifactError(f"{path} is damaged; expected a JSON object; {remedy}")
+    return value
+
+
 def make_fingerprint(*parts: Any) -> str:
     """Sixteen hexadecimal digits that change when any part changes."""
     # Keys are sorted, so that the order in which settings were given does not count.
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
+    return hashlib.sha256(_as_bytes(parts)).hexdigest()[:16]
+
+
+def _as_bytes(value: Any) -> bytes:
+    # A name of a file need not be UTF-8; Python spells what is not as lone surrogates.
+    return json.dumps(value, sort_keys=True, ensure_ascii=False).encode(errors="surrogatepass")
 
 
 def file_checksum(path: Path) -> str:

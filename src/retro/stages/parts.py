@@ -12,7 +12,6 @@ be kept twice, and the checkpoints of a training, which are states of one thing,
 """
 
 import json
-import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import IO, Any, Generic, TypeVar
 import numpy as np
 
 from retro.errors import ArtifactError
-from retro.stages.files import atomic_write
+from retro.stages.files import DAMAGED, atomic_write
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -100,7 +99,7 @@ class Parts(Generic[Value]):
     def read(self, name: str) -> Value:
         try:
             return self.format.read(self.file(name))
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except DAMAGED as error:
             raise ArtifactError(
                 f"{self.file(name)} is damaged ({error}); expected a whole file; {self.remedy}"
             ) from None

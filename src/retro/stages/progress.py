@@ -17,6 +17,16 @@ def no_progress(done: int, total: int, step: str = "", note: str = "") -> None:
     """Reports nothing: the default of every function that takes a `Progress`."""
 
 
+def step_name(title: str, step: str) -> str:
+    """What a step is called below its work's title.
+
+    A step with a capital letter is a title of its own; others, such as a mode, follow the title.
+    """
+    if not step:
+        return title
+    return step if step[0].isupper() else f"{title} · {step}"
+
+
 def at_step(progress: Progress, step: str) -> Progress:
     """The same progress, with every call belonging to one step."""
 
