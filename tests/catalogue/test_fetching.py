@@ -1,12 +1,21 @@
 """Fetching with the real pip, from a folder instead of the network."""
 
 import dataclasses
+import shutil
+import threading
+import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from retro import catalogue
+from retro.catalogue.fetching import _size_of
+from retro.cli.main import main
+from retro.corpus.documents import Document
+from retro.corpus.readers import READERS, read
+from retro.corpus.tokens import Corpus
 from retro.errors import ArtifactError, DataError
 from retro.stages.files import file_checksum
 
@@ -116,3 +125,75 @@ def test_an_entry_that_is_described_anew_is_still_there(
     monkeypatch.setitem(catalogue.ENTRIES, "little", dataclasses.replace(entry, members=("little/b*",)))
     with pytest.raises(ArtifactError, match=r"members differ.*retro fetch little"):
         catalogue.fetch("little")
+
+
+def test_the_meter_bears_files_and_folders_that_vanish(tmp_path: Path) -> None:
+    """Pip moves and removes whole trees while their size is taken."""
+    kept = tmp_path / "kept.whl"
+    kept.write_bytes(b"12345")
+    stop = threading.Event()
+
+    def work_as_pip_does(number: int) -> None:
+        while not stop.is_set():
+            folder = tmp_path / f"pip-{number}" / "unpack" / "deeper"
+            folder.mkdir(parents=True)
+            for name in range(5):
+                (folder / f"{name}.tmp").write_bytes(b"x")
+            shutil.rmtree(tmp_path / f"pip-{number}")
+
+    threads = [threading.Thread(target=work_as_pip_does, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        deadline = time.monotonic() + 1.5
+        while time.monotonic() < deadline:
+            assert _size_of(tmp_path) >= 5
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert _size_of(tmp_path) == 5
+    assert _size_of(tmp_path / "gone") == 0
+
+
+def test_an_entry_that_is_named_is_fetched_once(
+    entry: catalogue.Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    def progress(done: int, total: int, step: str = "", note: str = "") -> None:
+        steps.append(step)
+
+    catalogue.fetch_if_missing("little", progress)
+    assert catalogue.fetched("little").file("a.txt").read_text() == "first"
+    assert set(steps) == {"Fetching little"}
+    # Nothing is downloaded again, nor is anything else than an entry fetched.
+    monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
+    catalogue.fetch_if_missing("little")
+    catalogue.fetch_if_missing("stdlib")
+    catalogue.fetch_if_missing("some/folder")
+
+
+def test_ingesting_a_name_of_the_catalogue_fetches_it(
+    entry: catalogue.Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One command is enough; without a connection it gives one line."""
+
+    def read_little() -> Iterator[Document]:
+        for file in sorted(catalogue.fetched("little").path.glob("*.txt")):
+            yield Document(file.stem, file.read_text(), "little")
+
+    monkeypatch.setitem(READERS, "little", read_little)
+    arguments = ["ingest", "little", "--out", str(tmp_path / "work"), "--vocab-size", "275"]
+    arguments += ["--valid-fraction", "0", "--test-fraction", "0"]
+    with monkeypatch.context() as offline:
+        offline.setenv("PIP_FIND_LINKS", "/nowhere")
+        assert main(arguments) == 1
+    assert main(arguments) == 0
+    assert sorted(row["id"] for row in Corpus.open(tmp_path / "work" / "tokens").train.documents) == [
+        "a",
+        "b",
+    ]
+    # The other ways to name it go through the same reader.
+    shutil.rmtree(catalogue.folder_of("little"))
+    assert [document.id for document in read("little")] == ["a", "b"]

