@@ -33,23 +33,41 @@ def uniform(*parts: object) -> float:
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def split_of(document: Document, config: CorpusConfig) -> str | None:
-    """The split of a document, a pure function of its id; nothing if it was not sampled.
+def sample_draw(document: Document, seed: int) -> float:
+    """The number in [0, 1) that decides whether a document is sampled: those below the fraction are."""
+    return uniform("sample", seed, _name_of(document))
+
+
+def split_draw(document: Document, seed: int) -> float:
+    """The number in [0, 1) that decides about a document's split: the lowest are test, the next valid."""
+    # Another draw than the sample's: which documents are sampled says nothing about their splits.
+    return uniform("split", seed, _name_of(document))
+
+
+def is_sampled(document: Document, config: CorpusConfig) -> bool:
+    """Whether a document belongs to the part that is used, which its name alone decides."""
+    return sample_draw(document, config.split_seed) < config.sample_fraction
+
+
+def is_too_long(document: Document, config: CorpusConfig) -> bool:
+    return 0 < config.max_document_bytes < len(document.text.encode())
+
+
+def split_of(document: Document, config: CorpusConfig) -> str:
+    """The split of a document, a pure function of its id.
 
     Independent of the order and number of documents, so that a corpus can grow without moving any of them.
     """
-    # Two draws from two names: which documents are sampled says nothing about their splits.
-    name = f"{document.source}/{document.id}"
-    if uniform("sample", config.split_seed, name) >= config.sample_fraction:
-        return None
-    if config.max_document_bytes and len(document.text.encode()) > config.max_document_bytes:
-        return None
     # A split that the source itself gives is kept, as benchmarks are compared on theirs.
     if document.split:
         return document.split
-    draw = uniform("split", config.split_seed, name)
+    draw = split_draw(document, config.split_seed)
     if draw < config.test_fraction:
         return "test"
     if draw < config.test_fraction + config.valid_fraction:
         return "valid"
     return "train"
+
+
+def _name_of(document: Document) -> str:
+    return f"{document.source}/{document.id}"

@@ -15,7 +15,7 @@ import zstandard
 from retro.corpus.documents import Document
 from retro.corpus.readers import FieldMap, Problems, read, read_stdlib
 from retro.corpus.readers.paths import format_by_content, format_by_name
-from retro.errors import DataError, MissingExtraError
+from retro.errors import ConfigError, DataError, MissingExtraError
 
 ROWS = [
     {
@@ -188,3 +188,42 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"pyarrow.*retro-lm\[parquet\]"):
         list(read(str(tmp_path / "a.parquet")))
+
+
+def test_each_source_may_have_fields_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("key,body,text\n1,one,not this\n")
+    common = FieldMap(text="body")
+    assert [document.text for document in read(f"{tmp_path / 'a.csv'}::text=body")] == ["one"]
+    (document,) = read(f"{tmp_path / 'a.csv'}::id=key", common)
+    assert document == Document("1", "one", "a.csv")
+    # A file may really be called so.
+    (tmp_path / "b.csv::text=body").write_text("words")
+    assert [document.text for document in read(str(tmp_path / "b.csv::text=body"))] == ["words"]
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ("txt=body", r"names a field txt; expected some of text, id, title, language, source"),
+        ("body", r"names its fields as 'body'; expected NAME=FIELD"),
+        ("text=", r"expected NAME=FIELD"),
+        ("text=a,text=b", r"each once"),
+    ],
+)
+def test_a_field_map_that_cannot_be_is_refused(tmp_path: Path, own: str, message: str) -> None:
+    (tmp_path / "a.csv").write_text("text\none\n")
+    with pytest.raises(ConfigError, match=message):
+        list(read(f"{tmp_path / 'a.csv'}::{own}"))
+    with pytest.raises(ConfigError, match="expected licences alone"):
+        read("licences::text=body")
+
+
+def test_a_single_file_is_its_own_source(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "b.jsonl").write_text('{"text": "two"}\n{"text": "three", "source": "web"}\n')
+    found = [document for name in ("a.txt", "b.jsonl") for document in read(str(tmp_path / name))]
+    assert [(document.source, document.id) for document in found] == [
+        ("a.txt", "a.txt"),
+        ("b.jsonl", "b.jsonl:1"),
+        ("web", "b.jsonl:2"),
+    ]

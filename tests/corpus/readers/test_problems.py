@@ -13,6 +13,7 @@ import pytest
 import zstandard
 
 from retro.corpus.readers import FieldMap, Problems, read
+from retro.corpus.readers.problems import Kind
 from retro.errors import DataError
 
 WORDS = "".join(random.Random(0).choices("abcdefghij \n", k=400_000)).encode()
@@ -21,7 +22,7 @@ PACKED_LINES = b"".join(
 )
 
 CASES = [
-    ("bad.txt", b"fine \xff\xfe", [], "bad.txt", r"is not UTF-8 \(byte 5 is 0xff\)"),
+    ("bad.txt", b"fine \x81\x8f\x90", [], "bad.txt", r"is not UTF-8 \(byte 5 is 0x81\)"),
     ("bad.jsonl", b'{"text": "a"}\n{oops\n{"text": "b"}\n', ["a", "b"], "bad.jsonl line 2", "is not JSON"),
     ("bad.jsonl", b'{"text": "a"}\n{"body": "b"}\n', ["a"], "bad.jsonl line 2", "has no text"),
     ("bad.jsonl", b'{"text": " "}\n{"text": "b"}\n', ["b"], "bad.jsonl line 1", "has no text"),
@@ -144,7 +145,7 @@ def test_all_problems_are_counted_and_a_thousand_kept(tmp_path: Path) -> None:
 
 def test_a_harmless_problem_never_stops() -> None:
     problems = Problems(strict=True)
-    problems.add("a.png", "is\nbinary", harmless=True)
+    problems.add("a.png", "is\nbinary", Kind.BINARY)
     assert (problems.count, problems.rows) == (1, [("a.png", "is binary")])
 
 

@@ -10,6 +10,7 @@ import pytest
 from retro.corpus.readers import Problems, read
 from retro.corpus.readers.trees import list_files
 from retro.errors import DataError
+from tests.corpus.readers.pdfs import write_pdf
 
 FILES = {
     ".gitignore": b"*.log\nbuild/\n!keep.log\n/only-here.txt\n",
@@ -45,6 +46,11 @@ def tree(tmp_path: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
     return tmp_path / "project"
+
+
+def but_ignored(problems: Problems) -> list[tuple[str, str]]:
+    """What was left out, without what the rules of the tree say."""
+    return [(where, reason) for where, reason in problems.rows if reason != "is ignored by git"]
 
 
 def git(tree: Path, *arguments: str) -> None:
@@ -96,7 +102,7 @@ def test_binary_large_and_empty_files_are_counted(tree: Path) -> None:
     (tree / "__init__.py").write_bytes(b"")
     problems = Problems(strict=True)  # none of these stops even a strict reading
     assert [document.id for document in read(str(tree), problems=problems)] == sorted([*KEPT, "fits.txt"])
-    assert [(Path(where).name, reason) for where, reason in problems.rows] == [
+    assert [(Path(where).name, reason) for where, reason in but_ignored(problems)] == [
         ("__init__.py", "is empty"),
         ("data.txt", "has 1,000,001 bytes; expected at most 1,000,000"),
         ("picture.png", "is binary; expected text"),
@@ -104,11 +110,15 @@ def test_binary_large_and_empty_files_are_counted(tree: Path) -> None:
 
 
 def test_a_source_file_that_is_not_utf8_is_a_problem(tree: Path) -> None:
-    (tree / "old.c").write_bytes(b"/* caf\xe9 */")
+    (tree / "old.c").write_bytes(b"/* caf\x81 */")
     problems = Problems()
     assert [document.id for document in read(str(tree), problems=problems)] == KEPT
-    assert problems.rows == [
-        (str(tree / "old.c"), "is not UTF-8 (byte 6 is 0xe9); expected UTF-8; convert or remove it")
+    assert but_ignored(problems) == [
+        (
+            str(tree / "old.c"),
+            "is not UTF-8 (byte 6 is 0x81), nor in another encoding that can be told; expected UTF-8; "
+            "convert or remove it",
+        )
     ]
     with pytest.raises(DataError, match=r"old.c is not UTF-8"):
         list(read(str(tree)))
@@ -133,3 +143,10 @@ def test_rules_in_a_hidden_folder_make_no_source_tree(tmp_path: Path) -> None:
     (tmp_path / ".cache" / ".gitignore").write_text("*")
     (tmp_path / "a.jsonl").write_text('{"text": "one"}')
     assert [document.text for document in read(str(tmp_path))] == ["one"]
+
+
+def test_a_pdf_in_a_tree_is_read(tree: Path) -> None:
+    write_pdf(tree / "docs" / "paper.pdf", [["words"]], "A paper")
+    found = {document.id: document for document in read(str(tree))}
+    assert (found["docs/paper.pdf"].title, found["docs/paper.pdf"].text) == ("A paper", "words\n")
+    assert sorted(found) == sorted([*KEPT, "docs/paper.pdf"])

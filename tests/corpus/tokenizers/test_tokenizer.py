@@ -64,10 +64,29 @@ def test_a_saved_tokenizer_is_the_same(tmp_path: Path) -> None:
 
 
 def test_too_little_text_for_the_vocabulary_says_how_much_fits() -> None:
-    with pytest.raises(DataError, match=r"vocabulary of 5000 cannot be learned.*<= \d+"):
+    with pytest.raises(
+        DataError, match=r"vocabulary of 5000 cannot be learned.*at most (\d+).*--vocab-size \1"
+    ):
         train_model(["a few words only"], 5000)
 
 
 def test_no_text_at_all_is_refused() -> None:
     with pytest.raises(DataError, match="no text"):
         train_model(["", "  \n "], 300)
+
+
+@pytest.mark.parametrize("content", [b"", b"no model"])
+def test_a_damaged_model_is_one_clear_line(tmp_path: Path, texts: list[str], content: bytes) -> None:
+    train_tokenizer(texts, tmp_path / "tokenizer", 320, "bpe", {})
+    (tmp_path / "tokenizer" / "tokenizer.model").write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"tokenizer.model is empty or damaged; expected a SentencePiece"):
+        Tokenizer.open(tmp_path / "tokenizer")
+
+
+def test_a_vocabulary_is_advised_that_can_be_learned(texts: list[str]) -> None:
+    for wrong in (9, 9_000):
+        with pytest.raises(DataError, match="cannot be learned") as caught:
+            train_model(texts, wrong)
+        assert "character_coverage" not in str(caught.value)
+        advised = int(str(caught.value).partition("--vocab-size ")[2].split()[0])
+        assert SentencePieceTokenizer(train_model(texts, advised)).vocab_size == advised

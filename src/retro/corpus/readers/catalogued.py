@@ -17,7 +17,7 @@ from pathlib import Path
 from retro import catalogue
 from retro.corpus.documents import SPLITS, Document
 from retro.corpus.readers.api_prose import documents_of_service, latest_services
-from retro.corpus.readers.records import Problems
+from retro.corpus.readers.problems import Problems
 from retro.corpus.readers.tables import csv_records
 from retro.corpus.readers.wikipedia import read_dump
 from retro.errors import DataError

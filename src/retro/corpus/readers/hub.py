@@ -2,11 +2,14 @@
 
 import importlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from retro.catalogue.hub import is_reachable
 from retro.corpus.documents import Document
-from retro.corpus.readers.records import FieldMap, Problems, to_document
+from retro.corpus.readers.problems import Problems
+from retro.corpus.readers.records import FieldMap, to_document
 from retro.errors import DataError, MissingExtraError
 
 PREFIX = "hf:"
@@ -23,6 +26,8 @@ def read_hub(source: str, fields: FieldMap, problems: Problems) -> Iterator[Docu
         datasets: Any = importlib.import_module("datasets")
     except ImportError:
         raise MissingExtraError("datasets", "hf") from None
+    if not is_reachable():
+        _stay_offline()
     try:
         # Streamed: only what is read is downloaded, and nothing is kept.
         rows = datasets.load_dataset(name, config, split=split, streaming=True)
@@ -34,13 +39,21 @@ def read_hub(source: str, fields: FieldMap, problems: Problems) -> Iterator[Docu
     return documents_of_rows(rows, source, name, fields, problems)
 
 
+def _stay_offline() -> None:
+    """Have the library read its cache at once: without a connection it would first try for a minute."""
+    with suppress(ImportError):
+        config: Any = importlib.import_module("datasets.config")
+        config.HF_HUB_OFFLINE = True
+
+
 def parse_hub_name(source: str) -> tuple[str, str | None, str]:
     """Name, config and split. Without an owner, a config needs a leading slash: `hf:/NAME/CONFIG`."""
     path, _, split = source.removeprefix(PREFIX).partition("@")
     parts = path.split("/", 2)
     name = "/".join(parts[:2]).removeprefix("/")
     config = parts[2] if len(parts) > 2 else None
-    if not name or config == "":
+    # The library takes dots for folders, and would read all that is below them.
+    if not name.strip("./") or config == "":
         raise DataError(
             f"{source!r} names no dataset; expected hf:OWNER/NAME, hf:OWNER/NAME/CONFIG or either with @SPLIT"
         )

@@ -1,51 +1,50 @@
-"""Files and folders: which format a file has, and the documents of a path."""
+"""Files and folders: the documents of a path, and what of it is left out."""
 
-import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from retro.corpus.documents import Document
-from retro.corpus.readers.records import FieldMap, Problems, decode_utf8, read_jsonl
-from retro.corpus.readers.streams import BROKEN, metered, open_stream
+from retro.corpus.readers.encodings import decode
+from retro.corpus.readers.formats import KNOWN, format_by_content, format_by_name, format_of
+from retro.corpus.readers.html import read_html
+from retro.corpus.readers.pdf import read_pdf
+from retro.corpus.readers.problems import Kind, Problems
+from retro.corpus.readers.records import FieldMap, read_jsonl
+from retro.corpus.readers.streams import BROKEN, open_stream
 from retro.corpus.readers.tables import read_csv, read_parquet
-from retro.corpus.readers.trees import is_hidden, is_source_tree, list_files, read_tree
+from retro.corpus.readers.trees import is_source_tree, list_files, plain_name, read_tree, size_below
 from retro.corpus.readers.wikipedia import read_dump
 from retro.errors import DataError
 
-TEXT_SUFFIXES = {".txt", ".md", ".markdown", ".rst", ".py", ".text"}
-PACKINGS = (".gz", ".zst", ".bz2")
-FORMATS = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "table",
-    ".tsv": "table",
-    ".parquet": "parquet",
-    ".xml": "dump",
-}
-HEAD = 64 * 1024
+__all__ = ["files_of", "format_by_content", "format_by_name", "read_path"]
 
 Reader = Callable[[Path, str, str, FieldMap, Problems], Iterator[Document]]
 """From the file, its name within the source, the source, the fields and the problems."""
 
 
 def read_path(path: Path, fields: FieldMap, problems: Problems) -> Iterator[Document]:
-    """Documents of a file, of a source tree, or of all files of known formats below a folder, by name."""
+    """Documents of a file, of a source tree, or of all files of a folder that hold text, by name."""
     if not path.is_dir():
-        yield from _read_file(path, path.name, path.resolve().parent.name, fields, problems)
+        yield from _read_file(path, fields, problems)
     elif is_source_tree(path):
         yield from read_tree(path, problems)
     else:
-        files = files_of(path)
-        if not files:
-            known = ", ".join(sorted([*FORMATS.keys() - {".jsonl"}, *TEXT_SUFFIXES]))
+        found = False
+        source = plain_name(path.resolve().name)
+        for file in _list_folder(path, problems):
+            format = format_of(file)
+            if format not in _READERS:
+                _leave_out(file, format, problems)
+                continue
+            found = True
+            name = plain_name(str(file.relative_to(path)))
+            yield from _READERS[format](file, name, source, fields, problems)
+        if not found:
             raise DataError(
-                f"{path} holds no .jsonl, .jsonl.gz or other file of a known format ({known}); "
-                "expected at least one"
+                f"{path} holds no .jsonl, .jsonl.gz or other file that can be read ({KNOWN}, or text under "
+                "any other name); expected at least one"
             )
-        for file in _unread(path, files):
-            problems.add(str(file), "is of no known format; expected one in its name", harmless=True)
-        for file in files:
-            yield from _read_file(file, str(file.relative_to(path)), path.resolve().name, fields, problems)
 
 
 def files_of(path: Path) -> list[Path]:
@@ -54,78 +53,68 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     if is_source_tree(path):
         return [path / name for name in list_files(path)]
-    return sorted(file for file in path.rglob("*") if file.is_file() and _belongs(file))
+    return [file for file in _list_folder(path, Problems()) if format_of(file) in _READERS]
 
 
-def _unread(folder: Path, files: list[Path]) -> list[Path]:
-    """All other files that are not hidden, nor in a hidden folder."""
-    others = sorted({file for file in folder.rglob("*") if file.is_file()} - set(files))
-    return [file for file in others if not is_hidden(file.relative_to(folder))]
+def _list_folder(folder: Path, problems: Problems) -> list[Path]:
+    """All files below a folder in the order of their names, but for what is hidden and links to folders."""
+    files: list[Path] = []
+
+    def unreadable(error: OSError) -> None:
+        problems.add(str(error.filename), f"cannot be read ({error.strerror}); expected a readable folder")
+
+    for place, folders, names in os.walk(folder, onerror=unreadable):
+        folders.sort()  # the order in which they are entered
+        for name in list(folders):
+            path = Path(place, name)
+            if name.startswith("."):
+                problems.add(str(path), "is a hidden folder", Kind.HIDDEN, size_below(path))
+                folders.remove(name)  # and so it is not entered
+            # It may lead out of the folder, or in a circle.
+            elif path.is_symlink():
+                problems.add(str(path), "is a link to a folder; name that folder as well", Kind.LINK)
+        for name in sorted(names):
+            path = Path(place, name)
+            if name.startswith("."):
+                problems.add(str(path), "is hidden", Kind.HIDDEN, path.lstat().st_size)
+            elif path.is_file():
+                files.append(path)
+            elif path.is_symlink():
+                problems.add(str(path), "is a link to nothing; expected a file; remove it")
+            else:
+                problems.add(str(path), "is no regular file", Kind.LINK)
+    return sorted(files)
 
 
-def format_by_name(file: Path) -> str | None:
-    """`jsonl`, `table`, `parquet`, `dump`, `text`, or nothing where the name does not tell."""
-    name = file.name.lower()
-    for packing in PACKINGS:
-        name = name.removesuffix(packing)
-    suffix = Path(name).suffix
-    return "text" if suffix in TEXT_SUFFIXES else FORMATS.get(suffix)
+def _leave_out(file: Path, format: str | None, problems: Problems) -> None:
+    """Note a file of a folder that no reader is for."""
+    size = file.stat().st_size
+    if format == "office":
+        reason = "is of a format that cannot be read; save it as PDF, HTML or text"
+        problems.add(str(file), reason, Kind.FORMAT, size)
+    elif format == "binary":
+        problems.add(str(file), "is binary; expected text", Kind.BINARY, size)
+    elif format_by_name(file) == "pdf":
+        problems.add(str(file), "is no PDF, whatever its name says; fetch it again", size=size)
+    else:
+        reason = (
+            "is XML or JSON; expected a Wikipedia dump, or JSON Lines, or text; convert it to one of them"
+        )
+        problems.add(str(file), reason, Kind.DATA, size)
 
 
-def format_by_content(file: Path) -> str | None:
-    """The same from the first bytes, unpacked; `binary` where they are no text."""
-    try:
-        # A meter of its own, whose count is dropped: the file is read again from its beginning.
-        with metered(), open_stream(file) as stream:
-            head = stream.read(HEAD)
-    except BROKEN:
-        return None
-    if head.startswith(b"PAR1"):
-        return "parquet"
-    # A zero byte marks a binary file, as it does for git.
-    if b"\0" in head:
-        return "binary"
-    start = head.lstrip()
-    if start.startswith(b"<mediawiki") or (start.startswith(b"<?xml") and b"<mediawiki" in head):
-        return "dump"
-    if start.startswith((b"{", b"[")):
-        if _opens_with_an_object(head):
-            return "jsonl"
-        # One large JSON value: no format of ours if the file is called so, and otherwise any text.
-        return None if ".json" in file.suffixes else "text"
-    return "text"
-
-
-def _opens_with_an_object(head: bytes) -> bool:
-    line, newline, _ = head.lstrip().partition(b"\n")
-    if not newline and len(head) >= HEAD:
-        return line.startswith(b'{"')  # a first record longer than the head
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _belongs(file: Path) -> bool:
-    """Within a folder only names count, since it may hold anything; but an XML file may be any XML."""
-    found = format_by_name(file)
-    return found is not None and (found != "dump" or format_by_content(file) == "dump")
-
-
-def _read_file(
-    file: Path, name: str, source: str, fields: FieldMap, problems: Problems
-) -> Iterator[Document]:
-    found = format_by_name(file)
-    # Names are believed, except that a dump may be called .txt, and a file may have no suffix at all.
-    if found is None or (found == "text" and format_by_content(file) == "dump"):
-        found = format_by_content(file)
-    if found not in _READERS:
-        known = ", ".join(sorted([*FORMATS, *TEXT_SUFFIXES]))
+def _read_file(file: Path, fields: FieldMap, problems: Problems) -> Iterator[Document]:
+    """A file that was named itself, so that it must be of a format that can be read."""
+    format = format_of(file)
+    # What is called .xml is taken for a dump here, whose reader says what it misses.
+    if format is None and format_by_name(file) in ("dump", "pdf"):
+        format = format_by_name(file)
+    if format not in _READERS:
         raise DataError(
-            f"{file} is of no known format; expected UTF-8 text, JSON Lines, or one of {known}; "
+            f"{file} is of no known format; expected text, JSON Lines, or one of {KNOWN}; "
             "convert it to JSON Lines"
         )
-    return _READERS[found](file, name, source, fields, problems)
+    return _READERS[format](file, plain_name(file.name), plain_name(file.resolve().name), fields, problems)
 
 
 def _read_text(
@@ -136,13 +125,14 @@ def _read_text(
         with open_stream(file) as stream:
             content = stream.read()
     except BROKEN as error:
-        problems.add(str(file), f"cannot be read ({error}); expected a whole file; fetch it again")
+        reason = f"cannot be read ({error}); expected a whole file; fetch it again"
+        problems.add(str(file), reason, size=file.lstat().st_size)
         return
-    text = decode_utf8(content, str(file), problems)
+    text = decode(content, str(file), problems)
     if text is not None and text.strip():
         yield Document(id=name, text=text, source=source, title=name)
     elif text is not None:
-        problems.add(str(file), "is empty", harmless=True)
+        problems.add(str(file), "is empty", Kind.EMPTY, len(content))
 
 
 def _read_dump(
@@ -151,10 +141,13 @@ def _read_dump(
     return read_dump(file, problems)
 
 
-_READERS: dict[str, Reader] = {
+_READERS: dict[str | None, Reader] = {
     "jsonl": read_jsonl,
     "table": read_csv,
     "parquet": read_parquet,
     "dump": _read_dump,
+    "html": read_html,
+    "pdf": read_pdf,
     "text": _read_text,
+    "broken": _read_text,  # which says what is wrong with it
 }

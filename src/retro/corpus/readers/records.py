@@ -1,17 +1,20 @@
-"""Records: their fields, the problems met on the way, how one becomes a document, and JSON Lines."""
+"""Records: their fields, how one becomes a document, and JSON Lines."""
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from retro.corpus.documents import Document
+from retro.corpus.readers.problems import Kind, Problems
 from retro.corpus.readers.streams import BROKEN, open_stream
-from retro.errors import DataError
+from retro.errors import ConfigError
 
-MAX_ROWS = 1_000
 BYTE_ORDER_MARK = "\ufeff"
+FIELDS_MARK = "::"
+"""Stands between a source and the field map that is its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,44 +28,52 @@ class FieldMap:
     title: str = "title"
     language: str = "language"
     source: str = "source"
-    """Where the record comes from, in files that mix several sources; else the name of the folder."""
+    """Where the record comes from, in files that mix several sources; else the name of the file or folder
+    that was named."""
 
     def names(self) -> tuple[str, ...]:
         return (self.text, self.id, self.title, self.language, self.source)
 
+    def with_own(self, given: str, where: str) -> "FieldMap":
+        """The same map with what `NAME=FIELD,…` says otherwise, for the one source that it stands behind."""
+        own: dict[str, str] = {}
+        for part in given.split(","):
+            name, equals, value = (piece.strip() for piece in part.partition("="))
+            if not equals or not value or name in own:
+                raise ConfigError(
+                    f"{where} names its fields as {part!r}; expected NAME=FIELD, each once, as in "
+                    "notes.csv::text=body,id=key"
+                )
+            own[name] = value
+        known = [item.name for item in dataclasses.fields(self)]
+        if unknown := sorted(own.keys() - set(known)):
+            raise ConfigError(
+                f"{where} names a field {', '.join(unknown)}; expected some of {', '.join(known)}"
+            )
+        return replace(self, **own)
 
-class Problems:
-    """The records that could not be read: all are counted, the first thousand are kept as (where, reason)."""
 
-    def __init__(self, strict: bool = False) -> None:
-        self.strict = strict
-        self.count = 0
-        self.rows: list[tuple[str, str]] = []
+def split_fields(source: str, fields: FieldMap | None = None) -> tuple[str, FieldMap]:
+    """A source as it was named, perhaps with a field map of its own (`notes.csv::text=body`), and its fields.
 
-    def add(self, where: str, reason: str, *, harmless: bool = False) -> None:
-        """Note a record that is left out. What is `harmless` never stops a strict reading: a picture, say."""
-        reason = " ".join(reason.split())
-        if self.strict and not harmless:
-            raise DataError(f"{where} {reason}")
-        # The list is bounded, as every row of a huge file may be bad; the count is not.
-        self.count += 1
-        if len(self.rows) < MAX_ROWS:
-            self.rows.append((where, reason))
+    `fields` are those of all sources, for what the own map does not say.
+    """
+    fields = fields or FieldMap()
+    path, mark, own = source.rpartition(FIELDS_MARK)
+    # A file may really be called so.
+    if not mark or Path(source).exists():
+        return source, fields
+    return path, fields.with_own(own, source)
 
 
-def decode_utf8(content: bytes, where: str, problems: Problems) -> str | None:
-    """The text without a byte order mark; nothing, and a problem, where it is not UTF-8."""
+def _decode_line(line: bytes, where: str, problems: Problems) -> str | None:
+    """A line's text without a byte order mark; nothing, and a problem, where it is not UTF-8, as JSON is."""
     try:
-        return content.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
+        return line.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
-        problems.add(where, not_utf8(content, error.start))
+        reason = f"is not UTF-8 (byte {error.start} is 0x{line[error.start]:02x}); expected UTF-8; "
+        problems.add(where, reason + "convert or remove it", size=len(line))
         return None
-
-
-def not_utf8(content: bytes, position: int) -> str:
-    return (
-        f"is not UTF-8 (byte {position} is 0x{content[position]:02x}); expected UTF-8; convert or remove it"
-    )
 
 
 def to_document(
@@ -72,7 +83,7 @@ def to_document(
     text = record.get(fields.text) if isinstance(record, Mapping) else None
     if not isinstance(text, str) or not text.strip():
         reason = f"has no text; expected an object with a string called {fields.text}{_hint(record)}"
-        problems.add(where, reason)
+        problems.add(where, reason, Kind.NO_TEXT, _size_of(record))
         return None
     document = Document(
         id=_string(record.get(fields.id)) or fallback_id,
@@ -85,7 +96,7 @@ def to_document(
     for part in (document.text, document.id, document.source, document.title, document.language):
         if not _is_encodable(part):
             reason = "holds half of a surrogate pair; expected whole characters; mend or remove it"
-            problems.add(where, reason)
+            problems.add(where, reason, size=len(text))
             return None
     return document
 
@@ -114,14 +125,15 @@ def read_jsonl(
 
 def _parse_json(line: bytes, where: str, problems: Problems) -> Any:
     """The value of a line; nothing, and a problem, where it is not JSON or null."""
-    text = decode_utf8(line, where, problems)
+    text = _decode_line(line, where, problems)
     if text is None:
         return None
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
         # A plain ValueError, without `msg`, is that of a number of thousands of digits.
-        problems.add(where, f"is not JSON ({getattr(error, 'msg', error)}); expected one object a line")
+        reason = f"is not JSON ({getattr(error, 'msg', error)}); expected one object a line"
+        problems.add(where, reason, size=len(line))
         return None
     # The value null is JSON, but must not be taken for a line that was reported above.
     return {} if record is None else record
@@ -132,6 +144,12 @@ def _hint(record: Any) -> str:
     fields = record if isinstance(record, Mapping) else {}
     names = [str(name) for name, value in fields.items() if isinstance(value, str)]
     return f"; found {', '.join(names[:9])}; name the right one with --fields.text" if names else ""
+
+
+def _size_of(record: Any) -> int:
+    """Characters of the fields that are strings: one of them may be the text under another name."""
+    fields = record if isinstance(record, Mapping) else {}
+    return sum(len(value) for value in fields.values() if isinstance(value, str))
 
 
 def _string(value: Any) -> str:

@@ -10,6 +10,7 @@ from retro.corpus.readers import READERS, FieldMap, Problems, read
 from retro.corpus.readers.catalogued import DUMPS, dump_path
 from retro.corpus.readers.hub import PREFIX, parse_hub_name, revision_of
 from retro.corpus.readers.paths import files_of, format_by_content
+from retro.corpus.readers.records import split_fields
 from retro.corpus.readers.wikipedia import RawPage, read_raw_pages
 from retro.stages.files import make_fingerprint
 
@@ -20,9 +21,11 @@ def fingerprint_of(source: str, recorded: str = "") -> str:
     For an entry of the catalogue that is its pin; for `stdlib` the version of Python; for files their names,
     sizes and times; for a hub dataset the commit of its newest revision. Where the hub cannot be asked, what
     was `recorded` when the corpus was made is taken to be true still, and without a record the name alone
-    counts.
+    counts. A field map of its own, behind the source, does not.
     """
+    source, _ = split_fields(source)
     if source in catalogue.ENTRIES:
+        catalogue.fetch_if_missing(source)
         return catalogue.fetched(source).fingerprint
     if source in catalogue.LOCAL:
         return make_fingerprint(source, platform.python_version())
@@ -53,6 +56,7 @@ def _fingerprint_of_files(path: Path) -> str:
 
 def size_of(source: str) -> int:
     """Bytes of the files that the source is read from, packed as they are; 0 where that is not known."""
+    source, _ = split_fields(source)
     if source in DUMPS:
         return dump_path(source).stat().st_size
     if source in READERS or source.startswith(PREFIX) or not Path(source).exists():
@@ -62,7 +66,9 @@ def size_of(source: str) -> int:
 
 def read_raw(source: str, fields: FieldMap | None, problems: Problems) -> Iterator[Document | RawPage]:
     """The source's documents; for a Wikipedia dump its raw pages, whose cleaning is left to the workers."""
+    if source in DUMPS:
+        catalogue.fetch_if_missing(source)
     dump = dump_path(source) if source in DUMPS else Path(source)
     if dump.is_file() and format_by_content(dump) == "dump":
-        return read_raw_pages(dump)
+        return read_raw_pages(dump, problems=problems)
     return read(source, fields, problems)

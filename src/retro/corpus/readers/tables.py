@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from retro.corpus.documents import Document
-from retro.corpus.readers.records import FieldMap, Problems, to_document
-from retro.corpus.readers.streams import BROKEN, count_bytes, open_stream
+from retro.corpus.readers.encodings import UTF8, encoding_of_table
+from retro.corpus.readers.problems import Kind, Problems
+from retro.corpus.readers.records import FieldMap, to_document
+from retro.corpus.readers.streams import BROKEN, count_bytes, metered, open_stream
 from retro.errors import MissingExtraError
 
 MAX_FIELD = 64 * 2**20
 """Characters of one CSV field; it bounds what an unclosed quote can swallow."""
 
+HEAD = 64 * 1024
+"""Bytes that tell the encoding of a table."""
 BATCH_ROWS = 256
 READ_BYTES = 2**20
 """What is read of a Parquet column at a time; Arrow would otherwise hold all of a row group's column."""
@@ -26,7 +30,10 @@ def read_csv(file: Path, name: str, source: str, fields: FieldMap, problems: Pro
     number = 0
     try:
         with open_stream(file) as stream:
-            for number, record in csv_records(stream, str(file), delimiter, fields.text, problems):
+            size = file.stat().st_size
+            encoding = _encoding_of(file, problems)
+            rows = csv_records(stream, str(file), delimiter, fields.text, problems, size, encoding)
+            for number, record in rows:
                 document = to_document(
                     record, f"{file} line {number}", f"{name}:{number}", source, fields, problems
                 )
@@ -39,16 +46,31 @@ def read_csv(file: Path, name: str, source: str, fields: FieldMap, problems: Pro
         )
 
 
+def _encoding_of(file: Path, problems: Problems) -> str:
+    # A meter of its own, whose count is dropped: the file is read again from its beginning.
+    with metered(), open_stream(file) as stream:
+        encoding = encoding_of_table(stream.read(HEAD))
+    if encoding != UTF8:
+        problems.encodings[encoding] += 1
+    return encoding
+
+
 def csv_records(
-    stream: IO[bytes], where: str, delimiter: str, required: str, problems: Problems
+    stream: IO[bytes],
+    where: str,
+    delimiter: str,
+    required: str,
+    problems: Problems,
+    size: int = 0,
+    encoding: str = UTF8,
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows by column, each with the number of its first line.
+    """The rows by column, each with the number of its first line; `size` is that of the file in bytes.
 
     Bytes that are not UTF-8 pass the parser as lone surrogates, so that one bad row does not shift the quotes
     of the others.
     """
     csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD))
-    with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+    with io.TextIOWrapper(stream, encoding=encoding, errors="surrogateescape", newline="") as lines:
         # Strict: a quote out of place is an error, not a guess.
         rows = csv.reader(lines, delimiter=delimiter, strict=True)
         try:
@@ -63,6 +85,8 @@ def csv_records(
             problems.add(
                 f"{where} line 1",
                 f"has no column {required} but {found}; expected it; name the right one with --fields.text",
+                Kind.NO_TEXT,
+                size,
             )
             return
         while True:
@@ -80,7 +104,7 @@ def csv_records(
                 continue
             fault = _fault_of(row, header)
             if fault:
-                problems.add(f"{where} line {number}", fault)
+                problems.add(f"{where} line {number}", fault, size=sum(map(len, row)))
             elif row:
                 yield number, dict(zip(header, row, strict=True))
 
@@ -110,14 +134,16 @@ def read_parquet(
         arrow: Any = importlib.import_module("pyarrow")
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError:
-        raise MissingExtraError("pyarrow", "parquet") from None
+        problems.add_missing(str(file), MissingExtraError("pyarrow", "parquet"), file.stat().st_size)
+        return
     number = 0
     try:
         with parquet.ParquetFile(file, pre_buffer=False, buffer_size=READ_BYTES) as table:
             found = table.schema_arrow.names
             if fields.text not in found:
                 reason = f"has no column {fields.text} but {', '.join(found)}; expected it; "
-                problems.add(str(file), reason + "name the right one with --fields.text")
+                reason += "name the right one with --fields.text"
+                problems.add(str(file), reason, Kind.NO_TEXT, file.stat().st_size)
                 return
             # Each column once, even if two fields are mapped to the same.
             columns = [column for column in dict.fromkeys(fields.names()) if column in found]

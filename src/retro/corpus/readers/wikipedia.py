@@ -8,7 +8,7 @@ from typing import IO, cast
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from retro.corpus.documents import Document
-from retro.corpus.readers.records import Problems
+from retro.corpus.readers.problems import Kind, Problems
 from retro.corpus.readers.streams import BROKEN, open_stream
 from retro.corpus.wikitext import clean_article
 from retro.errors import DataError
@@ -78,7 +78,7 @@ class _Site:
 
 def read_dump(path: Path, problems: Problems | None = None) -> Iterator[Document]:
     """The cleaned articles of a dump. What cannot be read goes to `problems`; without them it is an error."""
-    pages = read_raw_pages(path)
+    pages = read_raw_pages(path, problems=problems)
     # Not a for loop: after a page that cannot be cleaned the reading goes on.
     while True:
         where = str(path)
@@ -95,6 +95,8 @@ def read_dump(path: Path, problems: Problems | None = None) -> Iterator[Document
             continue
         if document is not None:
             yield document
+        elif problems is not None:
+            problems.add(where, f"({page.title}) has no text but its title", Kind.EMPTY)
 
 
 def clean_page(page: RawPage) -> Document | None:
@@ -107,12 +109,20 @@ def clean_page(page: RawPage) -> Document | None:
     )
 
 
-def read_raw_pages(path: Path, counts: DumpCounts | None = None) -> Iterator[RawPage]:
+def read_raw_pages(
+    path: Path, counts: DumpCounts | None = None, problems: Problems | None = None
+) -> Iterator[RawPage]:
     """The articles of a dump, in its order; redirects and other namespaces are left out and counted."""
-    return (page for page in read_pages_and_redirects(path, counts) if not page.is_redirect)
+    for page in read_pages_and_redirects(path, counts, problems):
+        if not page.is_redirect:
+            yield page
+        elif problems is not None:
+            _leave_out(path, page.id, page.title, "is a redirect", page.wikitext, problems)
 
 
-def read_pages_and_redirects(path: Path, counts: DumpCounts | None = None) -> Iterator[RawPage]:
+def read_pages_and_redirects(
+    path: Path, counts: DumpCounts | None = None, problems: Problems | None = None
+) -> Iterator[RawPage]:
     """The articles of a dump and the redirects to them, in its order; other namespaces are only counted.
 
     A dump that is cut off gives the whole pages before the cut, since enwik8 is such a one. A packed file
@@ -125,14 +135,21 @@ def read_pages_and_redirects(path: Path, counts: DumpCounts | None = None) -> It
         revisions = page.findall("{*}revision")
         # A dump with the whole history has several revisions, the newest last.
         wikitext = (revisions[-1].findtext("{*}text") if revisions else None) or ""
+        number = (page.findtext("{*}id") or title).strip()
         if not site.is_article(page, title):
             counts.other_namespaces += 1
+            if problems is not None:
+                _leave_out(path, number, title, "is no article", wikitext, problems)
             continue
         is_redirect = page.find("{*}redirect") is not None or _REDIRECT.match(wikitext) is not None
         counts.redirects += is_redirect
         counts.articles += not is_redirect
-        number = (page.findtext("{*}id") or title).strip()
         yield RawPage(number, title, wikitext, site.language, site.hidden_namespaces, is_redirect)
+
+
+def _leave_out(path: Path, number: str, title: str, reason: str, wikitext: str, problems: Problems) -> None:
+    where = f"{path} page {number}"
+    problems.add(where, f"({title}) {reason}", Kind.NO_ARTICLE, len(wikitext.encode(errors="replace")))
 
 
 def _page_elements(path: Path, site: _Site, counts: DumpCounts) -> Iterator[Element]:

@@ -10,9 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from retro.catalogue import hub
 from retro.corpus.tokenizers.tokenizer import COMMAND, Tokenizer
-from retro.errors import DataError
-from retro.stages.files import file_checksum, make_fingerprint
+from retro.errors import ArtifactError, DataError
+from retro.stages.files import DAMAGED, file_checksum, make_fingerprint
 from retro.stages.stage import Artifact, Stage, run_stage
 
 MODEL_FILE = "tokenizer.json"
@@ -21,6 +22,9 @@ SPACE = "▁"
 BYTE = re.compile("<0x([0-9A-F]{2})>")
 # Text that a tokenizer which loses anything is likely to lose.
 PROBE = "A  probe,\twith\r\n\n  spaces, naïve ☕ ▁ 漢字 e\u0301 and <unk> </s> <|endoftext|>.\x00 "
+
+
+REMEDY = "restore it, or name another tokenizer"
 
 
 class HuggingFaceTokenizer(Tokenizer):
@@ -32,21 +36,32 @@ class HuggingFaceTokenizer(Tokenizer):
     def __init__(self, path: Path) -> None:
         import tokenizers
 
-        document = json.loads((path / MODEL_FILE).read_text())
-        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(_without_changes_to_the_text(document)))
+        document = _read_json(path / MODEL_FILE)
+        try:
+            changed = json.dumps(_without_changes_to_the_text(document))
+            self._tokenizer = tokenizers.Tokenizer.from_str(changed)
+        except Exception as error:  # noqa: BLE001 — the library raises nothing more telling
+            raise ArtifactError(
+                f"{path / MODEL_FILE} is no tokenizer ({error}); expected one that was saved; {REMEDY}"
+            ) from None
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        config = json.loads((path / CONFIG_FILE).read_text()) if (path / CONFIG_FILE).exists() else {}
+        config = _read_json(path / CONFIG_FILE) if (path / CONFIG_FILE).exists() else {}
         ids: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
-        end_id = ids.get(_content(config.get("eos_token")), -1)
-        pad_id = ids.get(_content(config.get("pad_token")), -1)
+        try:
+            end_id = ids.get(_content(config.get("eos_token")), -1)
+            pad_id = ids.get(_content(config.get("pad_token")), -1)
+            token_bytes = _token_bytes(document, ids)
+        except DAMAGED as error:
+            raise ArtifactError(
+                f"{path} holds no whole tokenizer ({error}); expected one that was saved; {REMEDY}"
+            ) from None
         if end_id < 0:
             raise DataError(
                 f"{path} names no end token ({CONFIG_FILE}: eos_token); expected one that closes a document; "
                 f"add it to {CONFIG_FILE}"
             )
-        token_bytes = _token_bytes(document, ids)
         if pad_id < 0 or pad_id == end_id:
             pad_id = len(token_bytes)
             token_bytes.append(b"")
@@ -98,10 +113,14 @@ def _folder_of(name: str) -> Path:
         import huggingface_hub
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+        if not hub.is_id(name):
+            raise DataError(f"{name!r} is no folder and no id of the hub; expected one for a tokenizer")
+        local, files = not hub.is_reachable(), [MODEL_FILE, CONFIG_FILE]
         try:
-            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[MODEL_FILE, CONFIG_FILE]))
+            found = huggingface_hub.snapshot_download(name, allow_patterns=files, local_files_only=local)
+            folder = Path(found)
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-            reason = str(error).splitlines()[0]
+            reason = hub.UNREACHABLE if local else str(error).splitlines()[0]
             raise DataError(
                 f"no tokenizer could be fetched for {name!r} ({reason}); expected a folder or a hub id"
             ) from None
@@ -111,6 +130,16 @@ def _folder_of(name: str) -> Path:
             "save it with save_pretrained"
         )
     return folder
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise DataError(f"{file} is empty or damaged; expected a JSON object; save it again")
+    return document
 
 
 def _content(token: Any) -> str:

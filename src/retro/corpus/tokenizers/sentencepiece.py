@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import sentencepiece
 
 from retro.corpus.tokenizers.tokenizer import COMMAND, Tokenizer
-from retro.errors import DataError
+from retro.errors import ArtifactError, DataError
 from retro.stages.files import make_fingerprint
 from retro.stages.stage import Artifact, Stage, run_stage
 
@@ -32,7 +33,17 @@ class SentencePieceTokenizer(Tokenizer):
 
     @staticmethod
     def read(folder: Path) -> "SentencePieceTokenizer":
-        return SentencePieceTokenizer((folder / MODEL_FILE).read_bytes())
+        model = (folder / MODEL_FILE).read_bytes()
+        try:
+            # The library takes no bytes at all for a model that has no tokens.
+            if model:
+                return SentencePieceTokenizer(model)
+        except RuntimeError:
+            pass  # the same is wrong, and its message names a line of C++
+        raise ArtifactError(
+            f"{folder / MODEL_FILE} is empty or damaged; expected a SentencePiece model; "
+            f"remove {folder} and run: {COMMAND}"
+        )
 
     def _bytes_of(self, token: int) -> bytes:
         if self._processor.is_control(token) or self._processor.is_unknown(token):
@@ -100,9 +111,21 @@ def train_model(texts: Iterable[str], vocab_size: int, kind: str = "bpe") -> byt
             minloglevel=2,
         )
     except RuntimeError as error:
-        reason = str(error).strip().rpartition("] ")[2]
         raise DataError(
-            f"a vocabulary of {vocab_size} cannot be learned from this text; {reason} "
-            "Run again with another --vocab-size"
+            f"a vocabulary of {vocab_size} cannot be learned from this text; {_advice(str(error))}"
         ) from None
     return output.getvalue()
+
+
+def _advice(reason: str) -> str:
+    """What SentencePiece says of a vocabulary's size, in our words: it advises options that we have not."""
+    if most := re.search(r"value <= (\d+)", reason):
+        return (
+            f"expected at most {most[1]}, as there is so little text; run again with --vocab-size {most[1]}"
+        )
+    if least := re.search(r"required_chars\. \d+ vs (\d+)", reason):
+        return (
+            f"expected at least {least[1]}, as so many bytes and characters need a token of their own; "
+            f"run again with --vocab-size {least[1]} or more"
+        )
+    return f"{reason.strip().rpartition('] ')[2]} Run again with another --vocab-size"

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from retro.errors import ArtifactError
+from retro.stages.hints import with_paths
 from retro.stages.stage import open_artifact
 
 COMMAND = "retro ingest SOURCE --out WORK"
@@ -70,11 +71,14 @@ class Tokenizer(ABC):
     def open(path: str | Path) -> "Tokenizer":
         """The tokenizer of a finished folder, of whichever kind."""
         artifact = open_artifact(Path(path), "tokenizer", COMMAND)
+        # Small files that every token depends on, and whose libraries do not survive all that may be in them.
+        artifact.expect_whole(*artifact.manifest["files"])
         for model_file, read in KINDS.items():
             if artifact.file(model_file).exists():
                 return read(artifact.path)
         raise ArtifactError(
-            f"{path} holds no tokenizer; expected one of {', '.join(KINDS)}; remove it and run: {COMMAND}"
+            f"{path} holds no tokenizer; expected one of {', '.join(KINDS)}; "
+            f"remove it and run: {with_paths(COMMAND, Path(path))}"
         )
 
 

@@ -13,7 +13,7 @@ from retro.corpus.tokenizers import Tokenizer, copy_tokenizer, train_tokenizer
 from retro.corpus.tokenizers.tokenizer import COMMAND
 from retro.errors import ConfigError
 from retro.stages.files import make_fingerprint
-from retro.stages.stage import MANIFEST, Artifact, Stage, open_artifact, run_stage
+from retro.stages.stage import MANIFEST, Artifact, Stage, open_artifact, recorded_inputs, run_stage
 
 
 def make_tokenizer(text: TextStore, path: Path, config: CorpusConfig) -> Tokenizer:
@@ -25,8 +25,10 @@ def make_tokenizer(text: TextStore, path: Path, config: CorpusConfig) -> Tokeniz
         copy(config.tokenizer, path)
         return Tokenizer.open(path)
     sample = sample_text(text, config.tokenizer_sample_bytes, config.tokenizer_weights)
+    # A tokenizer that is there stays, whatever became of the text since: its tokens are in use.
+    learned_from = recorded_inputs(path).get("text") if path.exists() else None
     inputs = {
-        "text": text.fingerprint,
+        "text": learned_from or text.fingerprint,
         "weights": make_fingerprint(config.tokenizer_weights, config.tokenizer_sample_bytes),
     }
     texts = (document.text for document in sample)
