@@ -44,7 +44,12 @@ def test_a_datastore_s_life(place: Path, tmp_path: Path, capsys: pytest.CaptureF
         (["delete", "{place}", "--id", "nobody"], "no document of the datastore has the id 'nobody'"),
         (["delete", "{place}"], "nothing was named to delete"),
         (["search", "{place}", "words", "--k", "0"], "k is 0"),
-        (["search", "{place}", "words", "--source", "elsewhere"], "has the source 'elsewhere'"),
+        (
+            ["search", "{place}", "words", "--source", "elsewhere"],
+            "has the source 'elsewhere'; expected one of",
+        ),
+        (["search", "{place}", ""], "the text to search for is empty"),
+        (["verify", "{place}", "--sample", "-1"], "sample is -1"),
         (["add", "{place}", "{place}/nothing.txt"], "nothing.txt"),
         (["info", "{place}/nothing"], "is no finished datastore"),
     ],

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import tyro
+from rich.text import Text
 
 from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, read_argument
 from retro.corpus.readers.records import FieldMap
+from retro.errors import ConfigError, DataError
+from retro.stages.hints import quoted
 
 if TYPE_CHECKING:
     from retro.retrieval.datastore import Datastore
@@ -33,6 +36,22 @@ class Add:
     place: Place
     """A workspace or a datastore."""
     sources: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Files, folders, names of the catalogue: whatever `retro ingest` reads."""
+    fields: FieldMap = field(default_factory=FieldMap)
+    """Which fields of a record hold what."""
+
+
+@dataclass(frozen=True)
+class Sync:
+    """Bring the datastore to the state of the text: added, changed and removed documents in one version.
+
+    Without sources it follows the training tokens of the workspace, as `retro ingest` has left them. With
+    sources it follows their files; what the workspace holds out stays out. Documents of other sources stay.
+    """
+
+    place: Place
+    """A workspace or a datastore."""
+    sources: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[SOURCE …]")] = ()
     """Files, folders, names of the catalogue: whatever `retro ingest` reads."""
     fields: FieldMap = field(default_factory=FieldMap)
     """Which fields of a record hold what."""
@@ -106,17 +125,59 @@ def opened(place: Path) -> "Datastore":
 
 
 def add(options: Add) -> None:
+    from retro import catalogue
     from retro.corpus import readers
 
     datastore = opened(options.place)
     # A generator: sources may be larger than the memory.
     documents = (document for source in options.sources for document in readers.read(source, options.fields))
     with RichNarrator().progress("Embedding the new chunks") as progress:
+        for source in options.sources:
+            catalogue.fetch_if_missing(source, progress)
         version = datastore.add(documents, progress)
     change = datastore.ledger.version()
     CONSOLE.print(
         f"{datastore.path}: version {version}, {change.documents:,} documents added", soft_wrap=True
     )
+
+
+def sync(options: Sync) -> None:
+    from retro.jobs.retrieval import sync as follow_tokens
+    from retro.jobs.retrieval import sync_sources
+    from retro.workspace import Workspace
+
+    work = Workspace(options.place)
+    has_tokens = work.is_finished
+    if not options.sources and not has_tokens:
+        raise ConfigError(
+            f"no source was named, and {options.place} holds no tokens to follow; expected a workspace that "
+            f"was ingested, or sources; run: retro db sync {quoted(options.place)} SOURCE"
+        )
+    datastore = opened(options.place)
+    num_kept_out = 0
+    with RichNarrator().progress("Embedding the new chunks") as progress:
+        if options.sources:
+            around = work if has_tokens else None
+            synced, num_kept_out = sync_sources(datastore, options.sources, options.fields, around, progress)
+        else:
+            synced = follow_tokens(work, progress)
+    if num_kept_out:
+        CONSOLE.print(
+            f"{num_kept_out:,} documents are held out or were removed, and stay out", soft_wrap=True
+        )
+    if not synced:
+        CONSOLE.print(
+            f"{datastore.path}: nothing to do at version {synced.version}; {synced}", soft_wrap=True
+        )
+        return
+    CONSOLE.print(f"{datastore.path}: version {synced.version}; {synced}", soft_wrap=True)
+    if synced.changed or synced.removed:
+        CONSOLE.print(
+            f"to remove the bytes of what is gone, run: retro db compact {quoted(options.place)}",
+            soft_wrap=True,
+        )
+    if has_tokens:
+        CONSOLE.print(f"run: retro neighbours {quoted(options.place)}", soft_wrap=True)
 
 
 def delete(options: Delete) -> None:
@@ -125,7 +186,7 @@ def delete(options: Delete) -> None:
     version = datastore.snapshot().version.number
     CONSOLE.print(
         f"{datastore.path}: version {version}, {count:,} documents deleted; "
-        f"retro db compact {options.place} removes their bytes",
+        f"to remove their bytes, run: retro db compact {quoted(options.place)}",
         soft_wrap=True,
     )
 
@@ -155,24 +216,26 @@ def compact(options: Compact) -> None:
 
 
 def search(options: Search) -> None:
-    from rich.markup import escape
-
+    text = read_argument(options.text)
+    if not text:
+        raise DataError("the text to search for is empty; expected words")
     datastore = opened(options.place)
-    (found,) = datastore.search([read_argument(options.text)], options.k, options.source, options.exclude)
+    (found,) = datastore.search([text], options.k, options.source, options.exclude)
     if not found:
         CONSOLE.print(nothing_found(datastore), soft_wrap=True)
-    # Titles and texts are the user's: brackets in them must not be read as markup.
     for neighbour in found:
-        name = escape(neighbour.title or neighbour.document)
-        origin = f"{escape(neighbour.source)} · {escape(neighbour.document)}"
-        CONSOLE.print(f"[bold]{neighbour.distance:9.4f}[/]  {name}  [dim]{origin}[/]", soft_wrap=True)
-        CONSOLE.print(escape(" ".join(neighbour.text.split())), style="dim", soft_wrap=True)
+        distance = (f"{neighbour.distance:9.4f}", "bold")
+        origin = (f"{neighbour.source} · {neighbour.document}", "dim")
+        name = neighbour.title or neighbour.document
+        CONSOLE.print(Text.assemble(distance, f"  {name}  ", origin), soft_wrap=True)
+        CONSOLE.print(" ".join(neighbour.text.split()), style="dim", soft_wrap=True)
 
 
 def nothing_found(datastore: "Datastore") -> str:
     """Why a search found nothing."""
     if not len(datastore):
-        return f"nothing was found: {datastore.path} is empty; add documents with: retro db add"
+        place = quoted(datastore.path)
+        return f"nothing was found: {place} is empty; add documents with: retro db add {place} SOURCE"
     return (
         f"nothing was found among the {len(datastore):,} chunks of {datastore.path}; "
         "expected a text with words, and filters that leave some documents"
@@ -182,6 +245,8 @@ def nothing_found(datastore: "Datastore") -> str:
 def verify(options: Verify) -> None:
     from retro.retrieval.datastore.verify import verify as look_over
 
+    if options.sample < 0 or options.seed < 0:
+        raise ConfigError(f"sample is {options.sample} and seed {options.seed}; expected 0 or more of each")
     datastore = opened(options.place)
     with RichNarrator().progress("Reading every file again") as progress:
         found = look_over(datastore, options.sample, options.seed, progress)
@@ -221,6 +286,7 @@ ACTIONS |= {
     "info": (Info, info),
     "search": (Search, search),
     "add": (Add, add),
+    "sync": (Sync, sync),
     "delete": (Delete, delete),
     "compact": (Compact, compact),
     "verify": (Verify, verify),

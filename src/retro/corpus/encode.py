@@ -11,12 +11,14 @@ import numpy as np
 from retro.corpus.documents import SPLITS, Document
 from retro.corpus.text import TextStore, read_shard
 from retro.corpus.tokenizers import Tokenizer
+from retro.errors import ArtifactError
 from retro.stages.arrays import load_array
 from retro.stages.executor import Executor
 from retro.stages.files import atomic_write
+from retro.stages.hints import quoted
 from retro.stages.parts import ROWS, Parts
 from retro.stages.progress import Progress, no_progress
-from retro.stages.stage import Artifact, Stage, run_stage
+from retro.stages.stage import Artifact, Stage, open_artifact, recorded_inputs, run_stage
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,11 @@ class EncodedStore:
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
         self.fingerprint = artifact.fingerprint
-        work = artifact.path.parent
+        work = quoted(artifact.path.parent)
         self._remedy = f"run: retro doctor --work {work} --mend; then run: retro ingest SOURCE --out {work}"
         self._tables = Parts(artifact.path, ROWS, self._remedy)
+        self._mapped: tuple[str, np.ndarray] | None = None
+        artifact.expect_whole(*(name for name in artifact.manifest["files"] if name.endswith(ROWS.suffix)))
         self._names = sorted(table.stem for table in artifact.path.glob(f"*{ROWS.suffix}"))
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -58,36 +62,76 @@ class EncodedStore:
 
     def documents(self, split: str) -> Iterator[EncodedDocument]:
         """The documents of a split in the order of the text; one shard is mapped at a time."""
-        number = 0
+        for number, (name, start, row) in enumerate(self.places()):
+            if row["split"] == split:
+                yield EncodedDocument(number, row, self.tokens(name)[start : start + row["num_tokens"]])
+
+    def places(self) -> Iterator[tuple[str, int, dict[str, Any]]]:
+        """The shard of every document, where its tokens begin there, and its row."""
         for name in self._names:
-            tokens = load_array(self.artifact.file(f"{name}.npy"), self._remedy, mapped=True)
             # The tokens of the rows lie one after the other, so their lengths tell where each begins.
             start = 0
             for row in self._tables.read(name):
-                end = start + row["num_tokens"]
-                if row["split"] == split:
-                    yield EncodedDocument(number, row, tokens[start:end])
-                start = end
-                number += 1
+                yield name, start, row
+                start += row["num_tokens"]
+
+    def tokens(self, name: str) -> np.ndarray:
+        """The tokens of a shard, mapped; the last one that was asked for stays open."""
+        if self._mapped is None or self._mapped[0] != name:
+            path = self.artifact.file(f"{name}.npy")
+            tokens = load_array(path, self._remedy, mapped=True)
+            if tokens.ndim != 1 or tokens.dtype.kind != "u":
+                raise ArtifactError(
+                    f"{path} holds {tokens.dtype} of shape {tokens.shape}; "
+                    f"expected tokens in one row; {self._remedy}"
+                )
+            self._mapped = (name, tokens)
+        return self._mapped[1]
+
+
+class KnownTokens:
+    """The tokens of an earlier store by the content of their documents, for those that are still the same."""
+
+    def __init__(self, store: EncodedStore) -> None:
+        self._store = store
+        self._places: dict[bytes, tuple[str, int, int]] = {}
+        for name, start, row in store.places():
+            # As bytes, since there is one a document and hexadecimal text takes twice the memory.
+            digest = bytes.fromhex(row["content_hash"])
+            self._places.setdefault(digest, (name, start, start + row["num_tokens"]))
+
+    def get(self, document: Document) -> np.ndarray | None:
+        place = self._places.get(bytes.fromhex(document.content_hash))
+        if place is None:
+            return None
+        name, start, end = place
+        return self._store.tokens(name)[start:end]
 
 
 def encode_text(
-    text: TextStore, tokenizer_path: Path, path: Path, executor: Executor, progress: Progress = no_progress
+    text: TextStore,
+    tokenizer_path: Path,
+    path: Path,
+    executor: Executor,
+    progress: Progress = no_progress,
+    former: Path | None = None,
 ) -> EncodedStore:
-    """Encode every shard that is not encoded yet."""
+    """Encode every shard that is not encoded yet; documents that the `former` store has are not cut again."""
     tokenizer = Tokenizer.open(tokenizer_path)
+    if former is not None and recorded_inputs(former).get("tokenizer") != tokenizer.fingerprint:
+        former = None
 
     def work(stage: Stage) -> None:
         # The workers write the tables themselves: sent here, they would pass through one process.
         tables = Parts(stage.path, ROWS)
-        encode = partial(_keep_shard, tables=tables, tokenizer_path=tokenizer_path)
+        encode = partial(_keep_shard, tables=tables, tokenizer_path=tokenizer_path, former=former)
         missing = [shard for shard in text.shards if not tables.has(_name_of(shard))]
         num_kept = len(text.shards) - len(missing)
         for done, _ in enumerate(executor.map(encode, missing), start=num_kept + 1):
             progress(done, len(text.shards))
 
     inputs = {"text": text.fingerprint, "tokenizer": tokenizer.fingerprint}
-    command = f"retro ingest SOURCE --out {path.parent}"
+    command = f"retro ingest SOURCE --out {quoted(path.parent)}"
     return EncodedStore(run_stage(path, "encoded", {}, inputs, work, command))
 
 
@@ -115,18 +159,36 @@ def _tokenizer(path: Path) -> Tokenizer:
     return Tokenizer.open(path)
 
 
-def _keep_shard(shard: Path, tables: Parts[list[dict[str, Any]]], tokenizer_path: Path) -> None:
+@lru_cache(maxsize=1)
+def _known(path: Path, _fingerprint: str) -> KnownTokens:
+    """The tokens that this worker need not make; another store may come to lie in the same place."""
+    return KnownTokens(
+        EncodedStore(open_artifact(path, "encoded", f"retro ingest SOURCE --out {path.parent}"))
+    )
+
+
+def _keep_shard(
+    shard: Path, tables: Parts[list[dict[str, Any]]], tokenizer_path: Path, former: Path | None
+) -> None:
     name = _name_of(shard)
     tokens_path = tables.folder / f"{name}.npy"
-    tables.keep(name, lambda: _encode_shard(shard, tokens_path, _tokenizer(tokenizer_path)))
+    tokenizer = _tokenizer(tokenizer_path)
+    known = None
+    if former is not None:
+        known = _known(former, open_artifact(former, "encoded", "retro ingest").fingerprint)
+    tables.keep(name, lambda: _encode_shard(shard, tokens_path, tokenizer, known))
 
 
-def _encode_shard(shard: Path, tokens_path: Path, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+def _encode_shard(
+    shard: Path, tokens_path: Path, tokenizer: Tokenizer, known: KnownTokens | None
+) -> list[dict[str, Any]]:
     """Write the tokens of a shard and return its table, which closes the part."""
     rows: list[dict[str, Any]] = []
     encoded = [np.zeros(0, dtype=tokenizer.dtype)]  # a shard may hold no document
     for document in read_shard(shard):
-        tokens = np.array(tokenizer.encode(document.text), dtype=tokenizer.dtype)
+        tokens = known.get(document) if known is not None else None
+        if tokens is None:
+            tokens = np.array(tokenizer.encode(document.text), dtype=tokenizer.dtype)
         encoded.append(tokens)
         rows.append(row_of(document, len(tokens)))
     with atomic_write(tokens_path) as file:

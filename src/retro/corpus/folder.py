@@ -2,16 +2,22 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from retro.corpus.documents import SPLITS
 from retro.corpus.pack import REPORT
-from retro.corpus.text import TextStore
+from retro.corpus.readers.problems import FATAL, Tally
+from retro.corpus.readers.records import split_fields
+from retro.corpus.renewal import settle
+from retro.corpus.text import LEFT_OUT, TextStore
 from retro.corpus.tokenizers import Tokenizer
 from retro.corpus.tokens import FOLDER as TOKENS_FOLDER
 from retro.corpus.tokens import Corpus, TokenStore
-from retro.errors import ArtifactError, DataError
+from retro.errors import ArtifactError, ConfigError, DataError
+from retro.stages.hints import quoted
 
 
 class CorpusFolder:
@@ -23,17 +29,23 @@ class CorpusFolder:
         self.tokenizer_path = path / "tokenizer"
         self.encoded_path = path / "encoded"
         self.tokens_path = path / TOKENS_FOLDER
-        self.skipped_path = path / "skipped.json"
+        self.left_out_path = self.text_path / LEFT_OUT
 
     @property
     def command(self) -> str:
         """What makes all of it, for messages."""
-        return f"retro ingest SOURCE --out {self.path}"
+        return f"retro ingest SOURCE --out {quoted(self.path)}"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the corpus was ingested to the end; the report is written last."""
+        return (self.tokens_path / REPORT).exists()
 
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.open(self.tokenizer_path)
 
     def corpus(self) -> Corpus:
+        settle(self.path)  # a renewal that was killed when all but the names was done
         return Corpus.open(self.tokens_path)
 
     def store(self, split: str) -> TokenStore:
@@ -56,27 +68,32 @@ class CorpusFolder:
                 counts["tokens"] += int(store.ends[index] - store.starts[index])
                 counts["bytes"] += int(store.num_bytes[index])
         # A source may have lost all of its documents and is listed all the same.
-        for row in self._removed_rows():
+        for row in self.removed_rows():
             table.setdefault(row["source"], Counter())[row["reason"]] += 1
         return table
 
     def removed(self) -> dict[str, int]:
         """How many documents were removed, by reason."""
-        return dict(Counter(row["reason"] for row in self._removed_rows()))
+        return dict(Counter(row["reason"] for row in self.removed_rows()))
+
+    def left_out(self) -> dict[str, Tally]:
+        """How much of the sources was left out, by kind; `left_out_path` lists all of it."""
+        return TextStore.open(self.text_path).left_out()
 
     def skipped(self) -> int:
-        """How many records could not be read."""
-        return int(TextStore.open(self.text_path).artifact.counts["skipped"])
+        """How many files and records were meant to be read, and could not be."""
+        return sum(tally.documents for kind, tally in self.left_out().items() if kind in FATAL)
 
-    def first_skipped(self) -> list[tuple[str, str]]:
-        """Where the first of them are, and why each could not be read."""
-        if not self.skipped_path.exists():
-            return []
-        return [(where, reason) for where, reason in json.loads(self.skipped_path.read_text())["first"]]
-
-    def left_out(self) -> int:
-        """How many documents were too long, not sampled, or without text after cleaning."""
-        return int(TextStore.open(self.text_path).artifact.counts.get("left out", 0))
+    def expect_outside(self, sources: Sequence[str]) -> None:
+        """Refuse a workspace inside a folder that it is made from: what it holds would be read as text."""
+        for source in sources:
+            folder = Path(split_fields(source)[0])
+            if folder.is_dir() and self.path.resolve().is_relative_to(folder.resolve()):
+                outside = str(folder.resolve().with_name(f"{folder.resolve().name}-work"))
+                raise ConfigError(
+                    f"{self.path} lies inside the source {folder}, and would be read as text; expected a "
+                    f"workspace outside of it; run: retro ingest {quote(source)} --out {quote(outside)}"
+                )
 
     def finished_stages(self) -> dict[Path, str]:
         """The stages that are there, each with its kind."""
@@ -89,6 +106,7 @@ class CorpusFolder:
             )
         return finished
 
-    def _removed_rows(self) -> list[dict[str, Any]]:
+    def removed_rows(self) -> list[dict[str, Any]]:
+        """Every document that was removed, and why."""
         rows: list[dict[str, Any]] = json.loads((self.tokens_path / REPORT).read_text())
         return rows

@@ -1,26 +1,33 @@
 """The stages of a corpus in order, from sources to token stores. They need no torch."""
 
-from collections.abc import Iterator, Sequence
+import shlex
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
+from retro import catalogue
 from retro.config import CorpusConfig
 from retro.config.as_json import from_dict
 from retro.corpus import readers
+from retro.corpus.documents import SPLITS
 from retro.corpus.encode import EncodedStore, encode_text
 from retro.corpus.folder import CorpusFolder
-from retro.corpus.pack import pack
+from retro.corpus.pack import REPORT, against_fingerprint, pack
 from retro.corpus.readers import FieldMap, Problems
 from retro.corpus.readers.sources import fingerprint_of, read_raw, size_of
-from retro.corpus.text import ReadingProgress, raw_text, write_text
+from retro.corpus.renewal import CHANGES, PLACE, Changes, begin, commit, compare
+from retro.corpus.text import ReadingProgress, look_at, write_text
 from retro.corpus.tokenizers.training import make_tokenizer
 from retro.corpus.tokens import Corpus
 from retro.stages.executor import Executor, LocalExecutor
-from retro.stages.files import write_json
 from retro.stages.progress import Progress, at_step, no_progress
-from retro.stages.stage import open_artifact, recorded_inputs, reopen_broken
+from retro.stages.redo import Removal, removal_of
+from retro.stages.stage import open_artifact, partial_of, recorded_inputs, reopen_broken
 
 
 def ingest(
@@ -32,14 +39,19 @@ def ingest(
     names: frozenset[str] = frozenset(),
     executor: Executor | None = None,
     progress: Progress = no_progress,
+    told: Callable[[Changes], None] = lambda changes: None,
 ) -> Corpus:
     """Read the sources, make a tokenizer, and write the token stores; what is finished is only opened.
 
-    Unless `strict`, records that cannot be read are skipped and listed in `skipped.json`. Training documents
-    whose title or id is among `names` are removed.
+    Sources of the catalogue are fetched first. Unless `strict`, what cannot be read is left out; all that is
+    left out is listed in `text/left-out.jsonl`. Training documents whose title or id is among `names` are
+    removed. Where the sources have changed since they were ingested, the tokenizer stays, only new text is
+    cut into tokens, and `told` is called with what has changed.
     """
-    executor = executor or LocalExecutor()
+    folder.expect_outside(sources)
     problems = Problems(strict)
+    for source in sources:
+        catalogue.fetch_if_missing(source, progress)
     # Nothing is read yet: if the text is finished, it never will be.
     items = (item for source in sources for item in read_raw(source, fields, problems))
     # What the corpus was made from counts where a source cannot be asked now.
@@ -47,15 +59,32 @@ def ingest(
     inputs = {source: fingerprint_of(source, recorded.get(source, "")) for source in sources}
     inputs |= _named_fields(fields or FieldMap())
     reading = _reading(sources, progress)
-    text = write_text(items, folder.text_path, config, inputs, executor, problems, reading)
-    if problems.count:
-        write_json(folder.skipped_path, {"skipped": problems.count, "first": problems.rows})
-    progress(0, 0, "Learning a tokenizer")
-    tokenizer = make_tokenizer(text, folder.tokenizer_path, config)
-    encoding = at_step(progress, "Cutting text into tokens")
-    encoded = encode_text(text, folder.tokenizer_path, folder.encoded_path, executor, encoding)
+    renewal = begin(folder.path, inputs, config, against_fingerprint(names), _command(folder, sources))
+    place = CorpusFolder(renewal) if renewal is not None else folder
+    # The processes are let go before the rest, which needs none.
+    with closing(executor or LocalExecutor()) as workers:
+        text = write_text(items, place.text_path, config, inputs, workers, problems, reading)
+        if renewal is None:
+            progress(0, 0, "Learning a tokenizer")
+        tokenizer = make_tokenizer(text, folder.tokenizer_path, config)
+        former = folder.encoded_path if renewal is not None and folder.is_finished else None
+        changes = Changes()
+        if renewal is not None and former is not None:
+            changes = compare(EncodedStore(open_artifact(former, "encoded", folder.command)), text)
+            if not changes:  # files were touched, and nothing was written into them
+                shutil.rmtree(renewal)
+                told(changes)
+                return folder.corpus()
+        encoding = at_step(progress, "Cutting text into tokens")
+        encoded = encode_text(text, folder.tokenizer_path, place.encoded_path, workers, encoding, former)
     progress(0, 0, "Removing duplicates and contamination")
-    return pack(encoded, tokenizer, folder.tokens_path, config, names)
+    corpus = pack(encoded, tokenizer, place.tokens_path, config, names)
+    if renewal is None:
+        return corpus
+    changes.write(place.tokens_path / CHANGES)
+    commit(renewal, folder.path)
+    told(changes)
+    return folder.corpus()
 
 
 def decontaminate(
@@ -73,17 +102,41 @@ def decontaminate(
 
 
 def look(
-    sources: Sequence[str], fields: FieldMap | None = None, strict: bool = False
-) -> Iterator[tuple[str, int, int, Problems]]:
-    """Every source with its documents and bytes before cleaning and what would be skipped; writes nothing."""
+    sources: Sequence[str],
+    config: CorpusConfig,
+    fields: FieldMap | None = None,
+    strict: bool = False,
+    executor: Executor | None = None,
+    progress: Progress = no_progress,
+) -> Iterator[tuple[str, Counter[str], Problems]]:
+    """Every source with what ingesting would count and leave out of it; writes nothing.
+
+    Only duplicates and contamination are not known yet, as they are found among the tokens.
+    """
+    executor = executor or LocalExecutor()
     for source in sources:
+        catalogue.fetch_if_missing(source, progress)
         problems = Problems(strict)
-        num_documents = 0
-        num_bytes = 0
-        for item in read_raw(source, fields, problems):
-            num_documents += 1
-            num_bytes += len(raw_text(item).encode())
-        yield source, num_documents, num_bytes, problems
+        items = read_raw(source, fields, problems)
+        counts = look_at(items, config, executor, problems, _reading([source], progress))
+        yield source, counts, problems
+
+
+def removal(folder: CorpusFolder, sources: Sequence[str], fields: FieldMap | None = None) -> Removal:
+    """What ingesting anew removes: tokens, tokenizer and text, but nothing that was made from them.
+
+    Sources that cannot be read are refused now, and not when there is no corpus any more.
+    """
+    for source in sources:
+        next(iter(read_raw(source, fields, Problems(strict=False))), None)
+    tokens = [folder.tokens_path / split for split in SPLITS]
+    # The last stage first: what a kill leaves are then stages whose inputs are there.
+    stages = [*tokens, folder.encoded_path, folder.tokenizer_path, folder.text_path]
+    files = [folder.tokens_path / name for name in (REPORT, CHANGES)]
+    renewals = [partial_of(folder.path / PLACE), folder.path / PLACE]
+    dependents = [folder.path / "datastore", folder.path / "neighbours"]
+    dependents += sorted((folder.path / "runs").glob("*")) + sorted((folder.path / "evaluations").glob("*"))
+    return removal_of(stages, [*files, *renewals], dependents)
 
 
 def check(folder: CorpusFolder) -> None:
@@ -95,6 +148,10 @@ def check(folder: CorpusFolder) -> None:
 def mend(folder: CorpusFolder) -> list[str]:
     """Remove damaged files from the finished stages and name them; ingesting again makes those alone."""
     return [name for path in folder.finished_stages() for name in reopen_broken(path)]
+
+
+def _command(folder: CorpusFolder, sources: Sequence[str]) -> str:
+    return f"retro ingest {' '.join(map(shlex.quote, sources))} --out {shlex.quote(str(folder.path))}"
 
 
 def _reading(sources: Sequence[str], progress: Progress) -> ReadingProgress:

@@ -19,6 +19,7 @@ from retro.stages.files import make_fingerprint, write_json
 
 HELD_OUT = ("test", "valid")
 REPORT = "removed.json"
+AGAINST = "decontaminated against"
 
 
 def pack(
@@ -37,9 +38,8 @@ def pack(
     is left to do.
     """
     inputs = {"encoded": encoded.fingerprint}
-    if names or against:
-        given = [tokens.tolist() for tokens in against]
-        inputs["decontaminated against"] = make_fingerprint(sorted(names), given)
+    if compared_with := against_fingerprint(names, against):
+        inputs[AGAINST] = compared_with
     # A split without documents has no store; the others have one, unless all their documents are removed.
     settings = {split: {**to_dict(config), "split": split} for split in encoded.splits()}
     found = {split: find_tokens(path / split, tokenizer, settings[split], inputs) for split in settings}
@@ -51,6 +51,12 @@ def pack(
         stores = {split: store for split, store in written.items() if store is not None}
         write_json(path / REPORT, list(removed.values()))
     return Corpus(stores["train"], stores.get("valid"), stores.get("test"))
+
+
+def against_fingerprint(names: frozenset[str], against: Sequence[np.ndarray] = ()) -> str:
+    """What tells which names and tokens training documents are compared with; empty if with none."""
+    given = [tokens.tolist() for tokens in against]
+    return make_fingerprint(sorted(names), given) if names or given else ""
 
 
 def _write_split(

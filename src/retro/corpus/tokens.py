@@ -14,6 +14,7 @@ from retro.corpus.tokenizers import Tokenizer
 from retro.errors import ArtifactError
 from retro.stages.arrays import load_array
 from retro.stages.files import make_fingerprint
+from retro.stages.hints import quoted
 from retro.stages.stage import Artifact, Stage, find_finished, open_artifact, run_stage
 
 COLUMNS = ("id", "source", "title", "language", "content_hash")
@@ -39,12 +40,13 @@ class TokenStore:
         self.documents = _read_documents(artifact.file(DOCUMENTS), remedy)
         """Id, source, title, language and content hash of every document."""
         self._expect_fitting(remedy)
+        artifact.expect_whole(ENDS, NUM_BYTES, DOCUMENTS)
         self.starts: np.ndarray = np.concatenate([[0], self.ends[:-1]])
         self.tokenizer_fingerprint: str = artifact.inputs["tokenizer"]
         if "pad_id" not in artifact.counts:
             raise ArtifactError(
                 f"{artifact.path} was written before padding was recorded; expected a newer store; "
-                f"remove {artifact.path.parent} and run: retro ingest"
+                f"remove {artifact.path.parent} and run: {_command(artifact.path)}"
             )
         self.pad_id: int = artifact.counts["pad_id"]
         self.end_id: int = artifact.counts["end_id"]
@@ -127,8 +129,12 @@ def write_tokens(
     tokenizer: Tokenizer,
     config: dict[str, Any],
     inputs: dict[str, str],
+    command: str = "",
 ) -> TokenStore:
-    """Write documents, whose rows are known beforehand, as a token store; each gets the end token."""
+    """Write documents, whose rows are known beforehand, as a token store; each gets the end token.
+
+    `command` is what makes it, unless that is `retro ingest`.
+    """
 
     def work(stage: Stage) -> None:
         ends = np.cumsum([row["num_tokens"] + 1 for row in rows], dtype=np.int64)
@@ -156,7 +162,7 @@ def write_tokens(
         stage.counts.update(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id)
 
     inputs = {**inputs, "tokenizer": tokenizer.fingerprint}
-    return TokenStore(run_stage(path, "tokens", config, inputs, work, _command(path)))
+    return TokenStore(run_stage(path, "tokens", config, inputs, work, command or _command(path)))
 
 
 def find_tokens(
@@ -171,7 +177,7 @@ def find_tokens(
 def _command(path: Path) -> str:
     """What makes a store: those of a workspace lie in WORK/tokens/SPLIT."""
     is_in_workspace = path.parent.name == FOLDER
-    return f"retro ingest SOURCE --out {path.parent.parent if is_in_workspace else path.parent}"
+    return f"retro ingest SOURCE --out {quoted(path.parent.parent if is_in_workspace else path.parent)}"
 
 
 def _remedy(path: Path) -> str:
@@ -179,14 +185,14 @@ def _remedy(path: Path) -> str:
     if path.parent.name != FOLDER:
         return f"remove {path} and run the same command again"
     work = path.parent.parent
-    return f"run: retro doctor --work {work} --mend; then run: {_command(path)}"
+    return f"run: retro doctor --work {quoted(work)} --mend; then run: {_command(path)}"
 
 
 def _read_documents(path: Path, remedy: str) -> list[dict[str, Any]]:
     try:
         with path.open(encoding="utf-8") as lines:
             return [json.loads(line) for line in lines]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArtifactError(
             f"{path} is damaged ({error}); expected one JSON object a line; {remedy}"
         ) from None

@@ -1,13 +1,19 @@
 """The datastore of a workspace, and the neighbours of its chunks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
-from retro.config import DatastoreConfig
+from retro.config import CorpusConfig, DatastoreConfig
+from retro.config.as_json import from_dict
+from retro.corpus import readers
+from retro.corpus.documents import SPLITS, Document, split_of
+from retro.corpus.readers import FieldMap
 from retro.corpus.tokens import TokenStore
 from retro.retrieval.datastore import Datastore
-from retro.retrieval.datastore.build import build_datastore
-from retro.retrieval.neighbours import Neighbours
+from retro.retrieval.datastore.build import build_datastore, sync_datastore
+from retro.retrieval.datastore.difference import Synced
+from retro.retrieval.neighbours import Neighbours, former_of
 from retro.retrieval.neighbours import find_neighbours as find_in
 from retro.retrieval.thinning import thinned_neighbours
 from retro.stages.executor import Executor, LocalExecutor
@@ -24,15 +30,65 @@ def build(
 ) -> Datastore:
     """Embed and index the training chunks, and those of other token stores, if named."""
     stores = [work.corpus().train, *map(TokenStore.open, also)]
+    # Closed at the end: idle processes would hold their copy of the embedder through all of training.
+    with closing(executor or LocalExecutor()) as workers:
+        build_datastore(stores, work.tokenizer_path, work.datastore_path, config, progress, workers)
     # The build writes to the folder; the workspace then opens it once and shares it.
-    executor = executor or LocalExecutor()
-    build_datastore(stores, work.tokenizer_path, work.datastore_path, config, progress, executor)
     return work.datastore()
+
+
+def sync(work: Workspace, progress: Progress = no_progress) -> Synced:
+    """Bring the datastore to the state of the training tokens."""
+    return sync_datastore(work.datastore(), work.corpus().train, progress)
+
+
+def sync_sources(
+    datastore: Datastore,
+    sources: Sequence[str],
+    fields: FieldMap | None = None,
+    work: Workspace | None = None,
+    progress: Progress = no_progress,
+) -> tuple[Synced, int]:
+    """Bring the documents of these sources to the state of their files; and how many were kept out.
+
+    In a workspace those are kept out that its corpus holds out or has removed: a model that is scored on a
+    document must not find it in its datastore.
+    """
+    is_kept_out = _kept_out_of(work) if work is not None else None
+    num_kept_out = 0
+
+    def documents() -> Iterator[Document]:
+        nonlocal num_kept_out
+        for document in (document for source in sources for document in readers.read(source, fields)):
+            if is_kept_out is not None and is_kept_out(document):
+                num_kept_out += 1
+            elif document.text.strip():
+                yield document
+
+    return datastore.sync(documents(), progress), num_kept_out
+
+
+def _kept_out_of(work: Workspace) -> Callable[[Document], bool]:
+    """Whether a document stays out of the datastore, by the settings of the corpus and what it removed."""
+    settings = work.corpus().train.artifact.config
+    config = from_dict(CorpusConfig, {key: value for key, value in settings.items() if key != "split"})
+    removed = {(row["source"], row["document"]) for row in work.removed_rows()}
+
+    def is_kept_out(document: Document) -> bool:
+        return split_of(document, config) != "train" or (document.source, document.id) in removed
+
+    return is_kept_out
 
 
 def find_neighbours(work: Workspace, split: str, progress: Progress = no_progress) -> Neighbours:
     """Find the neighbours of one split's chunks in the datastore."""
     return find_in(work.store(split), work.datastore(), work.neighbours_path(split), progress)
+
+
+def neighbours_paths(work: Workspace) -> list[Path]:
+    """The places of all splits' neighbours, and of those that are just being brought up to date."""
+    places = [work.neighbours_path(split) for split in SPLITS]
+    return [*places, *map(former_of, places)]
 
 
 def find_thinned(

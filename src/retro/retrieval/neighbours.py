@@ -24,7 +24,9 @@ from retro.retrieval.datastore.snapshot import Snapshot, nearest
 from retro.retrieval.index import Entries
 from retro.retrieval.other_documents import search_other_documents
 from retro.retrieval.search import Neighbour, Search
+from retro.stages.arrays import load_array
 from retro.stages.files import locked, make_fingerprint
+from retro.stages.hints import with_paths
 from retro.stages.parts import ARRAYS, Parts
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import PLAN, Artifact, Stage, open_artifact, run_stage
@@ -44,12 +46,13 @@ class Neighbours:
     def __init__(self, artifact: Artifact, store: TokenStore, datastore: Datastore) -> None:
         if artifact.inputs["tokens"] != store.fingerprint:
             raise ArtifactError(
-                f"{artifact.path} was made for other tokens than these; remove it and run: retro neighbours"
+                f"{artifact.path} was made for other tokens than these; remove it and "
+                f"run: {with_paths(COMMAND, artifact.path)}"
             )
         if recorded_version(artifact, datastore) is None:
             raise ArtifactError(
                 f"{artifact.path} was made for another datastore than {datastore.path}; remove it and "
-                "run: retro neighbours"
+                f"run: {with_paths(COMMAND, artifact.path)}"
             )
         # The snapshot is taken after the version was found, so it is that version or a later one.
         self.artifact = artifact
@@ -57,8 +60,12 @@ class Neighbours:
         self.datastore = datastore
         self.snapshot = datastore.snapshot()
         self.table = ChunkTable(store, datastore.chunk_len)
-        self.chunks: np.ndarray = np.load(artifact.file("neighbours.npy"), mmap_mode="r")
-        self.distances: np.ndarray = np.load(artifact.file("distances.npy"), mmap_mode="r")
+        self.chunks, self.distances = _load_found(artifact)
+        if len(self.chunks) != len(self.table):
+            raise ArtifactError(
+                f"{artifact.path} has neighbours of {len(self.chunks):,} chunks; expected the "
+                f"{len(self.table):,} of {store.artifact.path}; remove it and run: {COMMAND}"
+            )
 
     @staticmethod
     def open(path: str | Path, store: TokenStore, datastore: Datastore) -> "Neighbours":
@@ -68,6 +75,11 @@ class Neighbours:
     def fingerprint(self) -> str:
         """Changes with the neighbours and with deletions since."""
         return make_fingerprint(self.artifact.fingerprint, self.snapshot.version.lineage)
+
+    @property
+    def version(self) -> int:
+        """The datastore's version that they are used with."""
+        return self.snapshot.version.number
 
     @property
     def max_neighbours(self) -> int:
@@ -110,6 +122,19 @@ def recorded_version(artifact: Artifact, datastore: Datastore) -> int | None:
     return next((v.number for v in datastore.ledger.versions() if v.lineage == lineage), None)
 
 
+def _load_found(artifact: Artifact) -> tuple[np.ndarray, np.ndarray]:
+    """The chunks and the distances that were found, mapped into memory."""
+    remedy = f"remove {artifact.path} and run: {COMMAND}"
+    chunks = load_array(artifact.file("neighbours.npy"), remedy, mapped=True)
+    distances = load_array(artifact.file("distances.npy"), remedy, mapped=True)
+    if chunks.ndim != 2 or chunks.shape != distances.shape or chunks.dtype.kind != "i":
+        raise ArtifactError(
+            f"{artifact.path} holds {chunks.dtype} of shape {chunks.shape} and distances of shape "
+            f"{distances.shape}; expected chunks by rank, each with its distance; {remedy}"
+        )
+    return chunks, distances
+
+
 def find_neighbours(
     store: TokenStore, datastore: Datastore, path: Path, progress: Progress = no_progress
 ) -> Neighbours:
@@ -119,7 +144,9 @@ def find_neighbours(
     theirs, a chunk that lost one is searched again, and the others look through what was added; new
     documents are searched in full. Interrupted, it goes on behind the last finished block of chunks.
     """
-    datastore.tokenizer.expect(store.tokenizer_fingerprint, str(store.artifact.path), "retro ingest")
+    place = store.artifact.path
+    command = with_paths("retro ingest SOURCE --out WORK", place)
+    datastore.tokenizer.expect(store.tokenizer_fingerprint, str(place), command)
     while True:
         try:
             return Neighbours(_find(store, datastore, path, progress), store, datastore)
@@ -131,7 +158,7 @@ def _find(store: TokenStore, datastore: Datastore, path: Path, progress: Progres
     snapshot = datastore.snapshot()
     inputs = {"tokens": store.fingerprint, "datastore": snapshot.version.lineage}
     config = {"num_neighbours": datastore.config.num_neighbours, "chunk_len": datastore.chunk_len}
-    former = path.with_name(path.name + ".former")
+    former = former_of(path)
     if path.exists() and open_artifact(path, "neighbours", COMMAND).inputs != inputs:
         shutil.rmtree(former, ignore_errors=True)
         path.replace(former)
@@ -147,6 +174,11 @@ def _find(store: TokenStore, datastore: Datastore, path: Path, progress: Progres
     artifact = run_stage(path, "neighbours", config, inputs, work, COMMAND)
     shutil.rmtree(former, ignore_errors=True)
     return artifact
+
+
+def former_of(path: Path) -> Path:
+    """Where neighbours lie while they are brought up to date."""
+    return path.with_name(path.name + ".former")
 
 
 def _drop_outdated(partial: Path, inputs: dict[str, str]) -> None:
@@ -181,8 +213,8 @@ class _Finding:
         config = {"num_neighbours": self.k, "chunk_len": self.table.chunk_len}
         if version is None or former.config != config:
             return
-        old_chunks = np.load(former.file("neighbours.npy"), mmap_mode="r")
-        old_distances = np.load(former.file("distances.npy"), mmap_mode="r")
+        old_chunks, old_distances = _load_found(former)
+        former.expect_whole("documents.npy")
         firsts = dict(np.load(former.file("documents.npy")).tolist())
         for document, content_hash in enumerate(self.hashes.tolist()):
             # An equal text has equal chunks, wherever it stood among the former tokens.

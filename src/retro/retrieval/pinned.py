@@ -5,16 +5,16 @@ old ones keeps these in a folder of its own. They are numbers of chunks, never t
 the datastore is gone from pinned neighbours as well.
 """
 
-import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 
 from retro.corpus.tokens import TokenStore
+from retro.errors import ArtifactError
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours, recorded_version
-from retro.stages.files import link_or_copy, write_json
+from retro.stages.files import link_or_copy, read_object, write_json
 from retro.stages.stage import MANIFEST, Artifact, open_artifact
 
 RECORD = "pinned.json"
@@ -27,7 +27,11 @@ class PinnedNeighbours(Neighbours):
 
     def __init__(self, artifact: Artifact, store: TokenStore, datastore: Datastore) -> None:
         super().__init__(artifact, store, datastore)
-        self._record = json.loads(artifact.file(RECORD).read_text())
+        remedy = f"remove {artifact.path} and run the same command again"
+        self._record = read_object(artifact.file(RECORD), remedy)
+        kinds = {"fingerprint": str, "version": int, "live": list}
+        if not all(isinstance(self._record.get(name), kind) for name, kind in kinds.items()):
+            raise ArtifactError(f"{artifact.file(RECORD)} is damaged; expected {', '.join(kinds)}; {remedy}")
 
     @property
     def fingerprint(self) -> str:

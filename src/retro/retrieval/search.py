@@ -26,6 +26,19 @@ class Version:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a chunk lies in its document."""
+
+    chunk: int
+    """Its number among the document's chunks, from 0."""
+    num_chunks: int
+    start: int
+    """Its first token, counted from the document's beginning."""
+    end: int
+    """The token after its last."""
+
+
+@dataclass(frozen=True)
 class Neighbour:
     """A retrieved chunk with its continuation, and where it comes from."""
 
@@ -38,6 +51,8 @@ class Neighbour:
     document: str
     title: str
     source: str
+    place: Place | None = None
+    """Where in its document it lies; none for a text that was given instead of retrieved."""
 
 
 @runtime_checkable

@@ -1,16 +1,19 @@
 """Chunks beside their neighbours, each token with the run that it shares: the paper's coloured tables."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.retrieval.datastore import Neighbour
 from retro.retrieval.overlap import longest_common_prefix
+from retro.retrieval.search import Place
 
-PALETTE = ("#e7e3ee", "#c3cee3", "#a0cfcd", "#a6dbb5", "#cfe59b", "#fdf19b")
-"""Light viridis for shared runs of 0, 1, 2, 3, 4 and 5 or more tokens; palest where nothing is shared."""
+SHORTEST = 2
+"""The shortest run that is shown in colour: any text shares single tokens with any other."""
+LONGEST = 5
+"""Runs of this length and longer look the same."""
 
 
 @dataclass(frozen=True)
@@ -20,17 +23,17 @@ class Span:
     text: str
     overlap: int | None
     """The longest shared run that ends at this token (LCP in the paper); none if nothing was compared."""
+    run: int | None = None
+    """The length of the shared run that the token lies in, which may go on behind it; none if that is not
+    known."""
+    rank: int | None = None
+    """Of a chunk's token, the neighbour that the run stands in, from 0."""
 
     @property
     def level(self) -> int | None:
-        """Its place in the palette."""
-        if self.overlap is None:
-            return None
-        return min(self.overlap, len(PALETTE) - 1)
-
-    @property
-    def colour(self) -> str | None:
-        return None if self.level is None else PALETTE[self.level]
+        """Its place among the colours: the length of its run, up to the longest that has a colour."""
+        length = self.overlap if self.run is None else self.run
+        return None if length is None else min(length, LONGEST)
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class ColouredNeighbour:
     distance: float
     neighbour: list[Span]
     continuation: list[Span]
+    place: Place | None = None
+    """Where in its document N lies."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +73,10 @@ def colour_chunks(
     result = []
     for u, chunk in enumerate(chunks):
         before = found[u - 1] if 0 < u <= len(found) else ()
-        overlaps: Sequence[int | None] = [None] * len(chunk)
+        spans = [Span(next(texts), None) for _ in chunk]
         if before:
-            overlaps = _shared_with(before, chunks[u - 1], chunk, tokenizer.pad_id)
-        spans = [Span(next(texts), overlap) for overlap in overlaps]
+            shared = _shared_with(before, chunks[u - 1], chunk, tokenizer.pad_id)
+            spans = _coloured(spans, shared.max(axis=0), shared.argmax(axis=0))
         following = chunks[u + 1] if u + 1 < len(chunks) else ()
         own = found[u] if u < len(found) else ()
         neighbours = [colour_neighbour(neighbour, following, tokenizer) for neighbour in own]
@@ -81,12 +86,28 @@ def colour_chunks(
 
 def _shared_with(
     neighbours: Sequence[Neighbour], before: Sequence[int], chunk: Sequence[int], pad_id: int
-) -> Sequence[int | None]:
-    """The shared run that ends at each of a chunk's tokens; a run may begin in the chunk before."""
-    others = np.stack([neighbour.tokens for neighbour in neighbours])
-    runs = longest_common_prefix(np.array([*before, *chunk]), others, pad_id)
-    shared: list[int | None] = runs[len(before) :].tolist()
-    return shared
+) -> np.ndarray:
+    """Runs (neighbour, token) that end at each of a chunk's tokens; one may begin in the chunk before."""
+    tokens = np.array([*before, *chunk])
+    runs = [longest_common_prefix(tokens, neighbour.tokens[None], pad_id) for neighbour in neighbours]
+    return np.stack(runs)[:, len(before) :]
+
+
+def _coloured(spans: Sequence[Span], overlaps: np.ndarray, ranks: np.ndarray | None = None) -> list[Span]:
+    """The spans with the runs that end at them, and the whole runs they lie in."""
+    result: list[Span] = []
+    following: Span | None = None
+    # From last to first, because a run's length is known at its last token.
+    for number in range(len(spans) - 1, -1, -1):
+        overlap = int(overlaps[number])
+        if following is not None and overlap and following.overlap == overlap + 1:
+            # The run goes on, so this token belongs to the next one's run, in the same neighbour.
+            run, rank = following.run, following.rank
+        else:
+            run, rank = overlap, None if ranks is None or not overlap else int(ranks[number])
+        following = replace(spans[number], overlap=overlap, run=run, rank=rank)
+        result.append(following)
+    return result[::-1]
 
 
 def colour_neighbour(
@@ -94,15 +115,12 @@ def colour_neighbour(
 ) -> ColouredNeighbour:
     """A neighbour beside the chunk that follows the one which retrieved it; not coloured if none follows."""
     tokens = neighbour.tokens
-    shared: list[int | None] = [None] * len(tokens)
+    spans = [Span(text, None) for text in tokenizer.pieces(tokens.tolist())]
     if len(following):
-        shared = longest_common_prefix(tokens, np.array(following)[None, :], tokenizer.pad_id).tolist()
-    pieces = tokenizer.pieces(tokens.tolist())
+        shared = longest_common_prefix(tokens, np.array(following)[None, :], tokenizer.pad_id)
+        spans = _coloured(spans, shared)
     hidden = (tokenizer.pad_id, tokenizer.end_id)
-    spans = [
-        None if token in hidden else Span(text, overlap)
-        for token, text, overlap in zip(tokens.tolist(), pieces, shared, strict=True)
-    ]
+    shown = [token not in hidden for token in tokens.tolist()]
     # N is the first half of [N, F] and F the second, before hidden tokens are left out.
     middle = len(spans) // 2
     return ColouredNeighbour(
@@ -110,6 +128,11 @@ def colour_neighbour(
         title=neighbour.title,
         source=neighbour.source,
         distance=neighbour.distance,
-        neighbour=[span for span in spans[:middle] if span is not None],
-        continuation=[span for span in spans[middle:] if span is not None],
+        neighbour=_kept(spans[:middle], shown[:middle]),
+        continuation=_kept(spans[middle:], shown[middle:]),
+        place=neighbour.place,
     )
+
+
+def _kept(spans: Sequence[Span], shown: Sequence[bool]) -> list[Span]:
+    return [span for span, keep in zip(spans, shown, strict=True) if keep]

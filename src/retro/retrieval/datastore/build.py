@@ -1,4 +1,7 @@
-"""Building a datastore from token stores, segment by segment; finished, the folder gets its name."""
+"""Building a datastore from token stores, segment by segment, and keeping it in step with them.
+
+Finished, the folder gets its name.
+"""
 
 import shutil
 from collections.abc import Sequence
@@ -14,13 +17,25 @@ from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError, ConfigError, DataError
 from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore.difference import Synced
 from retro.retrieval.datastore.ledger import FILE, Ledger
-from retro.retrieval.datastore.reader import FORMAT, TOKENIZER
+from retro.retrieval.datastore.reader import FORMAT, SEGMENTS, TOKENIZER
 from retro.retrieval.datastore.writer import Writer, in_parts, pieces_of
 from retro.retrieval.embedder import Embedder, embed_shards, open_embedder
+from retro.retrieval.index import make_index
 from retro.stages.executor import Executor, LocalExecutor
 from retro.stages.files import flush_folder, locked
+from retro.stages.hints import with_paths
 from retro.stages.progress import Progress, from_offset, no_progress
+from retro.stages.redo import Removal
+from retro.stages.stage import partial_of, way_out
+
+ENTRIES = {FILE, f"{FILE}-wal", f"{FILE}-shm", SEGMENTS, TOKENIZER}
+"""What the folder of a datastore holds; the two beside the ledger are SQLite's own."""
+BUILT_FROM = "built from"
+"""The fact that names the token stores whose documents a datastore holds."""
+SOURCES = "sources"
+"""The fact that names the sources of the first of them, with which a datastore is kept in step."""
 
 
 def build_datastore(
@@ -39,22 +54,25 @@ def build_datastore(
     if not stores:
         raise ConfigError("no token store was named; expected at least one")
     tokenizer = Tokenizer.open(tokenizer_path)
-    embedder = open_embedder(config.embedder, config.embedder_precision)
+    embedder = open_embedder(config.embedder, config.embedder_precision, progress)
+    make_index(config.index, embedder.width, 0, config.exact_below)  # refused now, not when all keys are made
     for store in stores:
-        tokenizer.expect(store.tokenizer_fingerprint, str(store.artifact.path), "retro ingest")
+        place = store.artifact.path
+        command = with_paths("retro ingest SOURCE --out WORK", place)
+        tokenizer.expect(store.tokenizer_fingerprint, str(place), command)
     facts = {
         "format": FORMAT,
         "config": to_dict(config),
         "tokenizer": tokenizer.fingerprint,
         "encoder": embedder.fingerprint,
-        "built from": [store.fingerprint for store in stores],
+        BUILT_FROM: [store.fingerprint for store in stores],
     }
     if not path.exists():
         partial = path.with_name(path.name + ".partial")
         partial.mkdir(parents=True, exist_ok=True)
         # The lock is for creation alone; the writer below takes its own for as long as it writes.
         with locked(partial):
-            _create(partial, facts, tokenizer_path)
+            _create(partial, facts, tokenizer_path, _sources_of(stores[0]))
         _fill(partial, stores, embedder, progress, executor or LocalExecutor(1))
         partial.replace(path)
         flush_folder(path.parent, deep=False)
@@ -65,13 +83,47 @@ def build_datastore(
     return datastore
 
 
-def _create(partial: Path, facts: dict[str, Any], tokenizer_path: Path) -> None:
+def sync_datastore(datastore: Datastore, store: TokenStore, progress: Progress = no_progress) -> Synced:
+    """Bring a datastore to the state of the token store that it was built from, as one version.
+
+    Documents of other sources, which were added since or built from other stores, stay.
+    """
+    datastore.tokenizer.expect(store.tokenizer_fingerprint, str(store.artifact.path), "retro ingest")
+    ledger = datastore.ledger
+    with Writer(datastore) as writer:
+        # Without the record a source that has lost all of its documents would never be asked about.
+        synced = writer.sync_store(store, ledger.fact(SOURCES) or (), progress)
+        with ledger.transaction():
+            _, *others = ledger.fact(BUILT_FROM)
+            ledger.set_fact(BUILT_FROM, [store.fingerprint, *others])
+            ledger.set_fact(SOURCES, _sources_of(store))
+    return synced
+
+
+def removal(path: Path, dependents: Sequence[Path] = ()) -> Removal:
+    """What building anew removes: the datastore at this place, finished or begun, with all its versions."""
+    found = tuple(folder for folder in (path, partial_of(path)) if folder.exists())
+    for folder in found:
+        foreign = [entry for entry in sorted(folder.iterdir()) if entry.name not in ENTRIES]
+        if foreign:
+            raise ArtifactError(
+                f"{foreign[0]} was not made by retro build; expected nothing else in {folder}; "
+                "move it away and run the same command again"
+            )
+    return Removal(found, tuple(folder for folder in dependents if folder.exists()))
+
+
+def _sources_of(store: TokenStore) -> list[str]:
+    return sorted({row["source"] for row in store.documents})
+
+
+def _create(partial: Path, facts: dict[str, Any], tokenizer_path: Path, sources: list[str]) -> None:
     ledger = Ledger(partial / FILE, create=True)
     # The facts are written in one transaction after the copy, so a kill in between begins anew.
     if ledger.fact("format") is None:
         shutil.copytree(tokenizer_path, partial / TOKENIZER, dirs_exist_ok=True)
         with ledger.transaction():
-            for name, value in facts.items():
+            for name, value in {**facts, SOURCES: sources}.items():
                 ledger.set_fact(name, value)
     _expect_same(ledger, facts, partial)
     ledger.close()
@@ -108,8 +160,14 @@ def _expect_same(ledger: Ledger, facts: dict[str, Any], path: Path) -> None:
     if found["config"] is not None:
         found["config"] = DatastoreConfig.upgrade(found["config"])  # a datastore from before names changed
     changed = [name for name, value in facts.items() if found[name] != value]
+    finished = path.with_name(path.name.removesuffix(".partial"))
+    if changed == [BUILT_FROM] and path == finished:
+        raise ArtifactError(
+            f"{path} was made with other settings or inputs ({BUILT_FROM} differ); after a change of the "
+            f"text run: retro db sync {path.parent}; or begin anew; run: retro build {path.parent} --redo"
+        )
     if changed:
         raise ArtifactError(
             f"{path} was made with other settings or inputs ({', '.join(changed)} differ); "
-            "name another folder, or remove it and run: retro build"
+            f"{way_out(with_paths('retro build WORK', path))}"
         )

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from retro.corpus.documents import Document
 from retro.errors import ArtifactError
+from retro.retrieval.datastore.difference import Synced
 from retro.retrieval.datastore.ledger import FILE
 from retro.retrieval.datastore.reader import DatastoreReader
 from retro.retrieval.datastore.writer import Writer
+from retro.stages.hints import with_paths
 from retro.stages.progress import Progress, no_progress
 
 
@@ -20,7 +22,8 @@ class Datastore(DatastoreReader):
         path = Path(path)
         if not (path / FILE).exists():
             raise ArtifactError(
-                f"{path} is no finished datastore; expected a folder with {FILE}; run: retro build WORK"
+                f"{path} is no finished datastore; expected a folder with {FILE}; "
+                f"run: {with_paths('retro build WORK', path)}"
             )
         return Datastore(path)
 
@@ -28,6 +31,15 @@ class Datastore(DatastoreReader):
         """Add documents, all or none, and return the new version. An id that is there already is an error."""
         with Writer(self) as writer:
             return writer.add(documents, progress)
+
+    def sync(self, documents: Iterable[Document], progress: Progress = no_progress) -> Synced:
+        """Bring the sources of these documents to the state that is given: one version, or none if they are.
+
+        Documents that are new are added, those whose text or title is another are replaced, and those of the
+        same sources that are not given are deleted.
+        """
+        with Writer(self) as writer:
+            return writer.sync(documents, progress)
 
     def delete(self, ids: Sequence[str] = (), sources: Sequence[str] = (), titles: Sequence[str] = ()) -> int:
         """Delete documents by id, source or title, and return how many.

@@ -85,17 +85,19 @@ def tokens_of_deleted(snapshot: Snapshot, vocab_size: int) -> int:
 
 
 def _segment_row(name: str, report: dict[str, Any], size: int) -> list[str]:
-    index = report["index"]
-    counts = [f"{report[key]:,}" for key in ("documents", "keys", "empty_chunks")]
+    index = report.get("index")
+    if not isinstance(index, dict):
+        index = {}
+    counts = [_number(report.get(key), ",") for key in ("documents", "keys", "empty_chunks")]
     measured = [_number(index.get(key), form) for key, form in _MEASURED.items()]
-    return [name, *counts, index["kind"], *measured, f"{size / 1e6:,.1f}"]
+    return [name, *counts, str(index.get("kind", "–")), *measured, f"{size / 1e6:,.1f}"]
 
 
 _MEASURED = {"recall_at_10": ".3f", "latency_ms": ".2f", "queries_per_second": ",.0f"}
 
 
-def _number(value: float | None, form: str) -> str:
-    return "–" if value is None else f"{value:{form}}"
+def _number(value: Any, form: str) -> str:
+    return f"{value:{form}}" if isinstance(value, int | float) else "–"
 
 
 def _size(path: Path) -> int:

@@ -17,12 +17,17 @@ from typing import Any
 
 from retro.errors import ArtifactError, DataError
 from retro.retrieval.search import Version
+from retro.stages.hints import quoted, with_paths
 
 FILE = "catalogue.sqlite"
 """Its name on disk, from the time when the ledger was called a catalogue; datastores of then are read now."""
 BUSY_SECONDS = 30.0
 COMPACT = "compact"
 NEWEST = (1 << 63) - 1
+OF_THE_SYSTEM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
+"""Errors of the disk, not of the file's contents."""
+FEW = 10
+"""Names that a message lists."""
 """A version later than all: what is there now."""
 IS_THERE = "added <= ? AND (deleted IS NULL OR deleted > ?)"
 """Whether a document belongs to a version, which is given twice."""
@@ -78,7 +83,8 @@ class Ledger:
         self.path = path
         if not create and not path.exists():
             raise ArtifactError(
-                f"{path} does not exist; expected the ledger of a datastore; run: retro build"
+                f"{path} does not exist; expected the ledger of a datastore; "
+                f"run: {with_paths('retro build WORK', path.parent)}"
             )
         self._idle: list[sqlite3.Connection] = []
         self._held = threading.local()
@@ -89,12 +95,20 @@ class Ledger:
                     for statement in filter(str.strip, SCHEMA.split(";")):
                         self.rows(statement)
             self.rows("SELECT count(*) FROM facts")
+        except ArtifactError:
+            self.close()
+            raise
         except sqlite3.DatabaseError as error:
             self.close()
-            raise ArtifactError(
-                f"{path} is not a readable ledger ({error}); restore it, or remove the datastore and "
-                "run: retro build"
-            ) from None
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in OF_THE_SYSTEM:
+                raise  # a full or read-only disk says nothing about the ledger
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, reason: object) -> ArtifactError:
+        return ArtifactError(
+            f"{self.path} is not a readable ledger ({reason}); restore it, or remove the datastore and "
+            f"run: {with_paths('retro build WORK', self.path.parent)}"
+        )
 
     def close(self) -> None:
         """Close the connections that nobody uses at the moment."""
@@ -130,8 +144,21 @@ class Ledger:
         return connection
 
     def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._lent() as connection:
-            return connection.execute(statement, parameters).fetchall()
+        try:
+            with self._lent() as connection:
+                return connection.execute(statement, parameters).fetchall()
+        except sqlite3.DatabaseError as error:
+            # A damaged page may be met at any question. A lock or a full disk is no damage.
+            if type(error) is sqlite3.DatabaseError:
+                raise self._unreadable(error) from None
+            raise
+
+    def _value(self, text: Any) -> Any:
+        """A cell that holds JSON."""
+        try:
+            return json.loads(text)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise self._unreadable(getattr(error, "msg", error)) from None
 
     def _change(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         with self._lent() as connection:
@@ -151,7 +178,9 @@ class Ledger:
                 yield
                 connection.execute("COMMIT")
             except BaseException:
-                connection.execute("ROLLBACK")
+                # On a full disk SQLite has rolled back by itself.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
                 raise
             finally:
                 self._held.connection = None
@@ -160,14 +189,17 @@ class Ledger:
     def at(self, version: int) -> Iterator[None]:
         """A transaction in which a version can be asked about; an error if it was compacted since."""
         with self.transaction(write=False):
-            newest = self.rows("SELECT max(version) FROM versions WHERE action = ?", (COMPACT,))[0][0]
-            if newest is not None and newest > version:
+            if self._was_compacted_since(version):
                 raise CompactedError(self.path, version)
             yield
 
+    def _was_compacted_since(self, version: int) -> bool:
+        newest = self.rows("SELECT max(version) FROM versions WHERE action = ?", (COMPACT,))[0][0]
+        return newest is not None and newest > version
+
     def fact(self, name: str) -> Any:
         found = self.rows("SELECT value FROM facts WHERE name = ?", (name,))
-        return json.loads(found[0][0]) if found else None
+        return self._value(found[0][0]) if found else None
 
     def set_fact(self, name: str, value: Any) -> None:
         self.rows("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value, ensure_ascii=False)))
@@ -177,11 +209,17 @@ class Ledger:
         found = self.rows(
             "SELECT version, action, documents, lineage FROM versions ORDER BY version DESC LIMIT 1"
         )
-        return Version(*found[0]) if found else Version(0, "create", 0, "")
+        return self._version(*found[0]) if found else Version(0, "create", 0, "")
 
     def versions(self) -> list[Version]:
         found = self.rows("SELECT version, action, documents, lineage FROM versions ORDER BY version")
-        return [Version(*row) for row in found]
+        return [self._version(*row) for row in found]
+
+    def _version(self, number: Any, action: Any, documents: Any, lineage: Any) -> Version:
+        # SQLite lets any value stand in any column.
+        if not (isinstance(number, int) and isinstance(documents, int) and isinstance(lineage, str)):
+            raise self._unreadable(f"version {number!r} has {documents!r} documents and lineage {lineage!r}")
+        return Version(number, action, documents, lineage)
 
     def commit(self, action: str, changes: Iterable[str], documents: int) -> Version:
         """Write the next version; within a transaction.
@@ -207,7 +245,13 @@ class Ledger:
         found = self.rows(
             "SELECT name, files, report FROM segments WHERE added <= ? ORDER BY name", (version,)
         )
-        return [SegmentRow(name, json.loads(files), json.loads(report)) for name, files, report in found]
+        return [self._segment(*row) for row in found]
+
+    def _segment(self, name: Any, files: Any, report: Any) -> SegmentRow:
+        row = SegmentRow(name, self._value(files), self._value(report))
+        if not (isinstance(name, str) and isinstance(row.files, dict) and isinstance(row.report, dict)):
+            raise self._unreadable(f"segment {name!r} is described by {files!r} and {report!r}")
+        return row
 
     def add_segment(self, segment: SegmentRow, version: int) -> None:
         self.rows(
@@ -271,7 +315,8 @@ class Ledger:
 
     def documents(self, numbers: Sequence[int], version: int) -> dict[int, dict[str, Any]]:
         """The rows of a version's documents, by number; an error if one of them was compacted away."""
-        names = ", ".join(COLUMNS)
+        columns = (*COLUMNS, "first_chunk", "num_chunks")
+        names = ", ".join(columns)
         found: dict[int, dict[str, Any]] = {}
         # SQLite bounds the number of parameters of a statement.
         for start in range(0, len(numbers), 500):
@@ -282,10 +327,13 @@ class Ledger:
                 (*part, version, version),
             )
             for number, *values in rows:
-                found[number] = dict(zip(COLUMNS, values, strict=True))
-        # Numbers are never given again and rows only go in a compaction, so nothing else can be missing.
-        if any(int(number) not in found for number in numbers):
+                found[number] = dict(zip(columns, values, strict=True))
+        # Numbers are never given again and rows only go in a compaction; without one, the file is damaged.
+        missing = [int(number) for number in numbers if int(number) not in found]
+        if missing and self._was_compacted_since(version):
             raise CompactedError(self.path, version)
+        if missing:
+            raise self._unreadable(f"it has no document {missing[0]}, of which there are chunks")
         return found
 
     def find(
@@ -306,12 +354,23 @@ class Ledger:
                     (name, version, deleted, version),
                 )
                 if not found:
+                    known = self._known(column)
                     raise DataError(
-                        f"no document of the datastore has the {column} {name!r}; expected one that is "
-                        "there; run: retro db info --documents"
+                        f"no document of the datastore has the {column} {name!r}; expected {known}; "
+                        f"run: retro db info {quoted(self.path.parent)} --documents"
                     )
                 numbers.update(number for (number,) in found)
         return sorted(numbers)
+
+    def _known(self, column: str) -> str:
+        """Some names of a column, to choose from."""
+        found = self.rows(
+            f"SELECT DISTINCT {column} FROM documents WHERE deleted IS NULL ORDER BY {column} LIMIT ?",
+            (FEW + 1,),
+        )
+        names = [repr(name) for (name,) in found]
+        more = [*names[:FEW], "…"] if len(names) > FEW else names
+        return f"one of {', '.join(more)}" if names else "documents, and there are none"
 
     def truncate(self) -> None:
         """Rewrite the file without anything that was deleted from it, and empty the write-ahead log."""
@@ -321,7 +380,7 @@ class Ledger:
         if busy:
             raise ArtifactError(
                 f"{self.path} is being read for longer than {BUSY_SECONDS:.0f} s; expected readers to pause; "
-                "run: retro db compact"
+                f"run: retro db compact {quoted(self.path.parent)}"
             )
 
     def check(self) -> None:
@@ -330,5 +389,5 @@ class Ledger:
         if found != [("ok",)]:
             raise ArtifactError(
                 f"{self.path} is damaged ({found[0][0]}); restore it, or remove the datastore and "
-                "run: retro build"
+                f"run: {with_paths('retro build WORK', self.path.parent)}"
             )

@@ -8,6 +8,7 @@ removed what the ledger would have to say about it, the search is done again on 
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,8 @@ from retro.retrieval.datastore.segment import Segment
 from retro.retrieval.datastore.snapshot import Snapshot
 from retro.retrieval.embedder import Embedder, open_embedder
 from retro.retrieval.index import Entries
-from retro.retrieval.search import Neighbour, Search, Version
+from retro.retrieval.search import Neighbour, Place, Search, Version
+from retro.stages.hints import with_paths
 
 SEGMENTS, TOKENIZER = "segments", "tokenizer"
 FORMAT = 1
@@ -32,14 +34,21 @@ class DatastoreReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.ledger = Ledger(path / FILE)
+        try:
+            self._open(path)
+        except BaseException:
+            self.ledger.close()
+            raise
+
+    def _open(self, path: Path) -> None:
         if self.ledger.fact("format") != FORMAT:
             raise ArtifactError(
                 f"{path} has format {self.ledger.fact('format')}; expected {FORMAT}; "
-                "remove it and run: retro build"
+                f"remove it and run: {with_paths('retro build WORK', path)}"
             )
         self.config = from_dict(DatastoreConfig, self.ledger.fact("config"), f"{path / FILE}: config")
         self.tokenizer = Tokenizer.open(path / TOKENIZER)
-        self.tokenizer.expect(self.ledger.fact("tokenizer"), str(path), "retro build")
+        self.tokenizer.expect(self.ledger.fact("tokenizer"), str(path), with_paths("retro build WORK", path))
         # Two locks, as a large model that loads must not keep others from the newest version.
         self._embedder: Embedder | None = None
         self._loading = threading.Lock()
@@ -67,7 +76,7 @@ class DatastoreReader:
             raise ArtifactError(
                 f"{self.path} was built with another {self.config.embedder!r} than is here now; expected the "
                 "same embedder for keys and queries; bring it back, or remove the datastore and "
-                "run: retro build"
+                f"run: {with_paths('retro build WORK', self.path)}"
             )
         return embedder
 
@@ -96,7 +105,8 @@ class DatastoreReader:
                     if self.ledger.version() == version:
                         raise ArtifactError(
                             f"{self.path} has lost a file of version {version.number} ({error}); "
-                            "restore it, or remove the datastore and run: retro build"
+                            "restore it, or remove the datastore and "
+                            f"run: {with_paths('retro build WORK', self.path)}"
                         ) from None
 
     def _newest(self) -> tuple[Version, dict[str, list[int]]]:
@@ -155,6 +165,7 @@ class DatastoreReader:
         if k < 1:
             raise ConfigError(f"k is {k}; expected at least 1; switch retrieval off instead")
         asked, entries = self.queries(chunks)
+        k = min(k, max(1, len(self)))  # room is made for k of each, so no more than there are
         found: list[list[Neighbour]] = [[] for _ in chunks]
         if len(asked):
             answers = self.search_entries(entries, k, sources, exclude)
@@ -188,6 +199,11 @@ class DatastoreReader:
         distances, chunks = version.search(entries, k, documents, without)
         return self.describe(version, distances, chunks)
 
+    def expect_known(self, sources: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
+        """Refuse names that no search could find, before there is anything to search for."""
+        self.ledger.find("source", sources)
+        self.ledger.find("id", exclude, deleted=True)
+
     def describe(self, version: Search, distances: np.ndarray, chunks: np.ndarray) -> list[list[Neighbour]]:
         """Texts and documents of found chunks (query, rank), which the version must hold; −1 is left out."""
         values = version.values(chunks)
@@ -205,9 +221,17 @@ class DatastoreReader:
                 document=row["id"],
                 title=row["title"],
                 source=row["source"],
+                place=self._place(int(chunks[query, rank]), row),
             )
             described[query].append(neighbour)
         return described
+
+    def _place(self, chunk: int, document: dict[str, Any]) -> Place:
+        """Where a chunk lies in its document, of which the ledger's row is given."""
+        number = chunk - document["first_chunk"]
+        start = number * self.chunk_len
+        end = min(start + self.chunk_len, document["num_tokens"])
+        return Place(number, document["num_chunks"], start, end)
 
     def close(self) -> None:
         self.ledger.close()

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retro.errors import ArtifactError
+from retro.errors import ArtifactError, ConfigError
 from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.datastore.ledger import CompactedError, SegmentRow
 from retro.retrieval.datastore.reader import SEGMENTS
 from retro.retrieval.datastore.snapshot import Snapshot
 from retro.stages.files import file_checksum
+from retro.stages.hints import with_paths
 from retro.stages.progress import Progress, no_progress
 
 TOLERANCE = 2e-2
@@ -34,6 +35,9 @@ def verify(
     datastore: Datastore, sample: int = 100, seed: int = 0, progress: Progress = no_progress
 ) -> Verified:
     """Check the ledger, every file against its checksum, the counts, and `sample` keys against their text."""
+    for name, number in (("sample", sample), ("seed", seed)):
+        if number < 0:
+            raise ConfigError(f"{name} is {number}; expected 0 or more")
     while True:
         try:
             return _verify_newest(datastore, sample, seed, progress)
@@ -67,7 +71,7 @@ def _check_files(datastore: Datastore, rows: list[SegmentRow], version: int, pro
                 found = "is missing" if not file.exists() else "does not match its checksum"
             raise ArtifactError(
                 f"{file} {found}; expected what was committed; restore it, or remove the datastore and "
-                "run: retro build"
+                f"run: {with_paths('retro build WORK', datastore.path)}"
             )
         progress(number, len(files))
     return len(files)
@@ -94,6 +98,6 @@ def _recompute(datastore: Datastore, snapshot: Snapshot, sample: int, seed: int)
         raise ArtifactError(
             f"the key of chunk {chunk} in {datastore.path} is not that of its text "
             f"(apart by {apart.max():.3f}); expected at most {TOLERANCE}; "
-            "remove the datastore and run: retro build"
+            f"remove the datastore and run: {with_paths('retro build WORK', datastore.path)}"
         )
     return len(picked)

@@ -1,4 +1,4 @@
-"""Changes to a datastore: adding, deleting, compacting. One writer at a time; each change is one transaction.
+"""Changes to a datastore: adding, deleting, syncing, compacting. One writer; each change is a transaction.
 
 A segment is written beside the others and becomes part of the datastore when its row is committed. A writer
 that was killed leaves at most a folder that no row names, which the next writer removes, or a ledger that
@@ -8,6 +8,7 @@ is still to be rewritten after a compaction.
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from types import TracebackType
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from retro.corpus.documents import Document
 from retro.corpus.tokens import TokenStore
 from retro.errors import DataError
+from retro.retrieval.datastore.difference import Difference, Synced
 from retro.retrieval.datastore.ledger import COMPACT, NEWEST, Ledger
 from retro.retrieval.datastore.reader import SEGMENTS, DatastoreReader
 from retro.retrieval.datastore.segment import Segment
@@ -27,6 +29,7 @@ from retro.retrieval.datastore.segment_writer import (
     write_segment,
 )
 from retro.stages.files import locked
+from retro.stages.hints import quoted
 from retro.stages.progress import Progress, no_progress
 
 NUMBERING, UNSWEPT = "numbering", "unswept"
@@ -60,21 +63,67 @@ class Writer:
     def add_pieces(self, pieces: Iterable[Piece], action: str, progress: Progress = no_progress) -> int:
         """Add what is cut into tokens already; the version is called by the action."""
         numbering = self._numbering()
-        written = [
-            write_segment(
-                self.folder, part, numbering, self.config, self.datastore.tokenizer, self._embed, progress
-            )
-            for part in in_parts(self._new(pieces), self.config.segment_chunks, self.config.chunk_len)
-        ]
+        written = self._write(self._new(pieces), numbering, progress)
         if not written:
             raise DataError("there is no document to add; expected at least one with text")
         return self._commit(action, written, numbering)
 
-    def _commit(self, action: str, written: Sequence[Written], numbering: Numbering) -> int:
+    def _write(self, pieces: Iterable[Piece], numbering: Numbering, progress: Progress) -> list[Written]:
+        tokenizer = self.datastore.tokenizer
+        return [
+            write_segment(self.folder, part, numbering, self.config, tokenizer, self._embed, progress)
+            for part in in_parts(pieces, self.config.segment_chunks, self.config.chunk_len)
+        ]
+
+    def sync(self, documents: Iterable[Document], progress: Progress = no_progress) -> Synced:
+        """Let the sources of these documents hold these documents and no others, as one version."""
+        difference = Difference(self.ledger)
+        new = (
+            document
+            for document in documents
+            if difference.is_new(document.source, document.id, document.content_hash, document.title)
+        )
+        return self._sync(self._pieces(new), difference, progress)
+
+    def sync_store(
+        self, store: TokenStore, sources: Iterable[str] = (), progress: Progress = no_progress
+    ) -> Synced:
+        """The same for what is cut into tokens already.
+
+        `sources` are further ones, of which the store may hold no document any more.
+        """
+        difference = Difference(self.ledger)
+        difference.cover(sources)
+        new = (
+            piece
+            for piece in pieces_of(store)
+            if difference.is_new(*(piece.row[name] for name in ("source", "id", "content_hash", "title")))
+        )
+        return self._sync(new, difference, progress)
+
+    def _sync(self, pieces: Iterable[Piece], difference: Difference, progress: Progress) -> Synced:
+        numbering = self._numbering()
+        written = self._write(pieces, numbering, progress)
+        if not difference.num_seen:
+            raise DataError("there is no document to compare with; expected at least one with text")
+        missing = difference.missing()
+        gone = sorted([*difference.replaced, *missing])
+        if not written and not gone:
+            return difference.synced(self.ledger.version().number, missing)
+        return difference.synced(self._commit("sync", written, numbering, gone), missing)
+
+    def _commit(
+        self, action: str, written: Sequence[Written], numbering: Numbering, gone: Sequence[int] = ()
+    ) -> int:
+        """One version with what was written, and without the documents of the numbers `gone`."""
         with self.ledger.transaction():
+            rows = self.ledger.documents(gone, NEWEST)
             # What the lineage is made of: ids and texts, in order, but not how they are cut into segments.
-            changes = (f"{row['id']}\t{row['content_hash']}" for part in written for row in part.rows)
-            version = self.ledger.commit(action, changes, sum(len(part.rows) for part in written))
+            added = (f"{row['id']}\t{row['content_hash']}" for part in written for row in part.rows)
+            changes = chain((rows[number]["id"] for number in gone), added)
+            num_changed = sum(len(part.rows) for part in written) + len(gone)
+            version = self.ledger.commit(action, changes, num_changed)
+            self.ledger.mark_deleted(gone, version.number)
             for part in written:
                 self.ledger.add_segment(part.segment, version.number)
                 self.ledger.add_documents(part.segment.name, part.rows, version.number)
@@ -172,9 +221,10 @@ class Writer:
             )
             if there or (source, name) in seen:
                 found = "there already" if there else "given twice"
+                place = quoted(self.datastore.path)
                 raise DataError(
                     f"document {name!r} of source {source!r} is {found}; expected a new one; "
-                    f"nothing was added; run: retro db delete {self.datastore.path} --id {name!r}"
+                    f"nothing was added; run: retro db delete {place} --id {quoted(name)}"
                 )
             seen.add((source, name))
             yield piece

@@ -8,11 +8,13 @@ bfloat16 products are asked for; `benchmarks/embedding.py` shows what each bring
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from retro.catalogue import hub
 from retro.errors import DataError
 from retro.machine import product_dtype
 from retro.stages.files import make_fingerprint
@@ -34,11 +36,16 @@ class BertEmbedder:
         from transformers.utils import logging
 
         logging.disable_progress_bar()  # loading takes a moment; the bar that matters is the caller's
+        # A folder needs no hub, and without a connection only the hub's cache is looked into.
+        local = Path(where).exists() or not hub.is_reachable()
         try:
-            self._tokenizer = transformers.AutoTokenizer.from_pretrained(where)
-            model = transformers.AutoModel.from_pretrained(where, dtype=torch.float32).eval()
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(where, local_files_only=local)
+            model = transformers.AutoModel.from_pretrained(where, dtype=torch.float32, local_files_only=local)
+            model = model.eval()
         except (OSError, ValueError, SafetensorError) as error:
             reason = str(error).splitlines()[0]
+            if not Path(where).exists() and local:
+                reason = hub.UNREACHABLE
             raise DataError(
                 f"no embedder could be loaded from {name!r} ({reason}); expected a catalogue name, a folder "
                 "or a hub id; run: retro fetch minilm"

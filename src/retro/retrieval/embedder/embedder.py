@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from retro import catalogue
+from retro.catalogue import hub
 from retro.errors import DataError
 from retro.retrieval.embedder.bert import BertEmbedder
 from retro.retrieval.embedder.static import StaticEmbedder, find_table
@@ -31,12 +32,15 @@ class Embedder(Protocol):
         ...
 
 
-def open_embedder(name: str, precision: str = "float32") -> Embedder:
-    """Open an embedder by its catalogue name, its folder or its hub id.
+def open_embedder(name: str, precision: str = "float32", progress: Progress = no_progress) -> Embedder:
+    """Open an embedder by its catalogue name, its folder or its hub id; the first is fetched if missing.
 
     A folder that holds one table and a tokenizer is a static embedder. `precision` is float32, bfloat16, or
     auto: bfloat16 where the hardware has it.
     """
+    if not name:
+        raise DataError("the embedder has no name; expected a catalogue name, a folder or a hub id")
+    catalogue.fetch_if_missing(name, progress)
     folder = catalogue.fetched(name).path if name in catalogue.ENTRIES else Path(name)
     if found := find_table(folder):
         return StaticEmbedder(name, *found)
@@ -44,6 +48,11 @@ def open_embedder(name: str, precision: str = "float32") -> Embedder:
         raise DataError(
             f"{folder} holds no embedder; expected a Hugging Face model with its config.json, or a table "
             "with its tokenizer.json; run: retro fetch minilm"
+        )
+    if not folder.exists() and not hub.is_id(name):
+        raise DataError(
+            f"no embedder could be loaded from {name!r}, which is no folder and no id of the hub; "
+            "expected a catalogue name, a folder or a hub id; run: retro fetch minilm"
         )
     return BertEmbedder(name, str(folder) if folder.exists() else name, precision)
 

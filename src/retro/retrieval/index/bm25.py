@@ -35,7 +35,7 @@ class Bm25Index:
         if len(self._tokens) < len(self):
             raise ConfigError(
                 "a BM25 index that was opened takes no more chunks; expected a new index for them; "
-                "run: retro db compact"
+                "run: retro db compact WORK"
             )
         added = [np.asarray(tokens, dtype=np.int64) for tokens in entries.tokens]
         self._tokens += added
@@ -96,15 +96,33 @@ class Bm25Index:
         """Read what `save` wrote; the keys say how many rows there are."""
         self.removals = Removals.open(folder, len(keys))
         self._vocabulary = np.load(folder / VOCABULARY)
+        if self._vocabulary.ndim != 1 or self._vocabulary.dtype.kind not in "iu":
+            raise ValueError("its vocabulary is no row of tokens")
         if len(self._vocabulary):
             self._library = bm25s_library().BM25.load(
                 folder, mmap=True, load_vocab=False, show_progress=False
             )
             postings = self._library.scores
             # bm25s reads a truncated file without complaint and fails only in a search.
-            one_list_each = len(postings["indptr"]) == len(self._vocabulary) + 1
-            if not one_list_each or len(postings["data"]) != postings["indptr"][-1]:
+            num_chunks = postings["num_docs"]
+            if num_chunks != len(keys) or not _fit(postings, len(self._vocabulary), num_chunks):
                 raise ValueError("its postings do not fit its vocabulary")
+            self._library.get_scores_from_ids([0])  # its settings are only read in a search
+
+
+def _fit(postings: dict[str, np.ndarray], num_words: int, num_rows: int) -> bool:
+    """Whether there is one list for each word, and every list holds scores of rows that are there."""
+    data, rows, starts = postings["data"], postings["indices"], postings["indptr"]
+    if not data.ndim == rows.ndim == starts.ndim == 1 or rows.dtype.kind + starts.dtype.kind != "ii":
+        return False
+    one_list_each = len(starts) == num_words + 1 and (np.diff(starts, prepend=0) >= 0).all()
+    return bool(
+        one_list_each
+        and len(data) == len(rows) == starts[-1]
+        and data.dtype.kind == "f"
+        and 0 <= rows.min(initial=0)
+        and rows.max(initial=0) < num_rows
+    )
 
 
 def highest(scores: np.ndarray, k: int) -> Found:

@@ -104,8 +104,10 @@ class DenseIndex:
     def restore(self, folder: Path, keys: np.ndarray, description: dict[str, Any]) -> None:
         self.keys = np.ascontiguousarray(keys, dtype=np.float16)
         self.removals = Removals.open(folder, len(keys))
-        self.effort = description["effort"]
-        self.report = description["report"]
+        self.effort = int(description["effort"])
+        if not 0 <= self.effort < 1 << 31:
+            raise ValueError(f"an effort of {self.effort}")
+        self.report = dict(description["report"] or {}) or None
 
 
 def rank(keys: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int) -> Found:

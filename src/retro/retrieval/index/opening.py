@@ -15,6 +15,8 @@ from retro.retrieval.index.hnsw import HNSW, HnswIndex
 from retro.retrieval.index.hybrid import HybridIndex
 from retro.retrieval.index.protocol import DESCRIPTION, Index
 from retro.retrieval.index.scann import ScannIndex
+from retro.stages.files import DAMAGED
+from retro.stages.hints import with_paths
 
 EXACT_BELOW = 50_000
 HNSW_UP_TO = 2_000_000
@@ -64,7 +66,7 @@ def open_index(folder: Path, keys: np.ndarray) -> Index:
         if description["num_keys"] != len(keys):
             raise ArtifactError(
                 f"{folder} indexes {description['num_keys']} keys but {len(keys)} are stored; "
-                "expected as many; remove it and run: retro build"
+                f"expected as many; remove it and run: {with_paths('retro build WORK', folder)}"
             )
         if description["kind"] == HybridIndex.kind:
             # Its halves are folders of their own, and the dense one says itself of what kind it is.
@@ -86,9 +88,9 @@ def _reading(folder: Path) -> Iterator[None]:
     """Turn whatever the libraries say about a broken file into one line."""
     try:
         yield
-    except (RuntimeError, ValueError, OSError, EOFError, KeyError, TypeError) as error:
+    except (RuntimeError, AssertionError, *DAMAGED) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArtifactError(
             f"{folder} is not a readable index ({reason}); expected the files that were saved; "
-            "remove it and run: retro build"
+            f"remove it and run: {with_paths('retro build WORK', folder)}"
         ) from None

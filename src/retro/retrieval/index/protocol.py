@@ -88,7 +88,7 @@ class Removals:
     @staticmethod
     def open(folder: Path, num_rows: int) -> "Removals":
         removals = Removals(num_rows)
-        removals.mask[np.load(folder / REMOVED)] = True
+        removals.mask[np.load(folder / REMOVED).astype(np.int64, casting="safe")] = True
         return removals
 
 
