@@ -5,7 +5,6 @@ tokenizer, and a card for people. It can be moved, shared, and sampled or scored
 datastore of the same tokenizer.
 """
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,8 +21,8 @@ from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError
 from retro.model.protocol import TrainableModel
 from retro.model.retro import Retro
-from retro.model.weights import RECORD, WEIGHTS, read_record, restore, write_model
-from retro.stages.files import atomic_write, file_checksum
+from retro.model.weights import RECORD, WEIGHTS, count_tensors, read_record, restore, write_model
+from retro.stages.files import DAMAGED, atomic_write, file_checksum, read_object
 from retro.stages.stage import CARD, MANIFEST
 
 TOKENIZER = "tokenizer"
@@ -73,6 +72,8 @@ class Origin:
     """The resolved training config."""
     data: dict[str, Any] = field(default_factory=dict)
     """What text it was: documents, tokens and bytes of each source."""
+    datastore_version: int = 0
+    """The version of the datastore that its neighbours are of; 0 without retrieval."""
 
 
 def make_model(config: ModelConfig) -> TrainableModel:
@@ -81,7 +82,22 @@ def make_model(config: ModelConfig) -> TrainableModel:
 
 
 def _load_retro(folder: Path, record: dict[str, Any]) -> TrainableModel:
-    model = Retro(from_dict(ModelConfig, record["model"], str(folder / RECORD)))
+    config = from_dict(ModelConfig, record["model"], str(folder / RECORD))
+    # A damaged record may ask for any number of layers, which would take as long as there are.
+    depths = [config.num_layers, config.retrieval.encoder.num_layers if config.retrieval else 0]
+    if max(depths) > count_tensors(folder):
+        raise ArtifactError(
+            f"{folder / RECORD} describes {max(depths):,} layers; expected fewer than there are tensors; "
+            "restore it, or train again"
+        )
+    try:
+        model = Retro(config)
+    except (RuntimeError, TypeError, OverflowError) as error:
+        reason = (str(error).splitlines() or ["too large"])[0]
+        raise ArtifactError(
+            f"{folder / RECORD} describes a model that cannot be made ({reason}); "
+            "expected the one that the weights are of; restore it, or train again"
+        ) from None
     restore(model, folder)
     return model
 
@@ -109,8 +125,7 @@ class Run:
         of the weights."""
         # A folder saved with `model.save` has no stage, and no manifest.
         if (self.path / MANIFEST).exists():
-            manifest: dict[str, str] = json.loads((self.path / MANIFEST).read_text())
-            return manifest["fingerprint"]
+            return str(self._manifest.get("fingerprint"))
         return file_checksum(self.path / WEIGHTS)[:16]
 
     @cached_property
@@ -127,16 +142,20 @@ class Run:
         """Fingerprints of the data, if they were recorded."""
         # Older records lack it, but the stage's manifest has it.
         if "trained_on" not in self.record and (self.path / MANIFEST).exists():
-            manifest: dict[str, dict[str, str]] = json.loads((self.path / MANIFEST).read_text())
-            return manifest["inputs"]
-        # Bare models have neither.
-        found: dict[str, str] = self.record.get("trained_on", {})
-        return found
+            found = self._manifest.get("inputs")
+        else:
+            # Bare models have neither.
+            found = self.record.get("trained_on")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def _manifest(self) -> dict[str, Any]:
+        return read_object(self.path / MANIFEST, "restore it, or train the run again")
 
     def load(self) -> TrainableModel:
         """The model, ready to use."""
         kind = self.record.get("kind")
-        if kind not in KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             raise ArtifactError(
                 f"{self.path / RECORD} is of the kind {kind!r}; expected {' or '.join(KINDS)}; "
                 "open it with the version of retro that wrote it"
@@ -163,13 +182,15 @@ def write_run(
     model: TrainableModel, folder: Path, tensors: dict[str, Tensor], counts: dict[str, Any], origin: Origin
 ) -> None:
     """Write a run into a folder: tokenizer, weights and record, card."""
-    facts = {
+    facts: dict[str, Any] = {
         "retro": retro.__version__,
         "trained_on": origin.trained_on,
         "training": origin.training,
         "data": origin.data,
         "counts": counts,
     }
+    if origin.datastore_version:
+        facts["datastore_version"] = origin.datastore_version
     if origin.tokenizer is not None:
         # A resumed stage may hold the copy already.
         shutil.copytree(origin.tokenizer, folder / TOKENIZER, dirs_exist_ok=True)
@@ -180,9 +201,15 @@ def write_run(
 def write_card(folder: Path, scores: dict[str, str] | None = None) -> None:
     """Write the card: what the run is, what it was trained on, how good it is, how to use it."""
     record = read_record(folder)
-    with atomic_write(folder / CARD) as file:
+    try:
         # The card is written before the stage's folder gets its final name.
-        file.write(_card(folder.name.removesuffix(".partial"), record, scores or {}).encode())
+        card = _card(folder.name.removesuffix(".partial"), record, scores or {})
+    except DAMAGED as error:
+        raise ArtifactError(
+            f"{folder / RECORD} is damaged ({error}); expected what the run was trained on; restore it"
+        ) from None
+    with atomic_write(folder / CARD) as file:
+        file.write(card.encode(errors="replace"))
 
 
 def _card(name: str, record: dict[str, Any], scores: dict[str, str]) -> str:
@@ -217,6 +244,7 @@ def _what_it_is(record: dict[str, Any], retrieves: bool) -> str:
         "steps": f"{counts.get('steps', 0):,} of {batch} tokens",
         "neighbours in training": str(training.get("num_neighbours")) if retrieves else "none",
         "validation loss": ", ".join(losses),
+        "trained on": _trained_on(record),
         "written by": f"retro {record.get('retro', '')}",
     }
     what = "A RETRO: a language model that reads neighbours from a datastore."
@@ -225,3 +253,11 @@ def _what_it_is(record: dict[str, Any], retrieves: bool) -> str:
     # A card shows no empty rows.
     table = "\n".join(f"| {key} | {value} |" for key, value in rows.items() if value)
     return f"{what}\n\n| | |\n|---|---|\n{table}\n"
+
+
+def _trained_on(record: dict[str, Any]) -> str:
+    """The tokens and the version of the datastore, by which a later state of either is told from it."""
+    tokens = record.get("trained_on", {}).get("tokens")
+    version = record.get("datastore_version")
+    parts = [f"tokens {tokens}" if tokens else "", f"version {version} of the datastore" if version else ""]
+    return ", ".join(filter(None, parts))

@@ -18,7 +18,8 @@ def retrofit(baseline: TrainableModel, retrieval: RetrievalConfig) -> Retro:
     """
     if not isinstance(baseline, Retro) or baseline.config.uses_retrieval:
         raise ConfigError(
-            "the model to fit has cross-attention already; expected a baseline; run: retro train --baseline"
+            "the model to fit has cross-attention already; expected a baseline; "
+            "run: retro train WORK --baseline"
         )
     model = Retro(replace(baseline.config, retrieval=retrieval))
     # Not strict: the baseline has none of the retrieval weights.

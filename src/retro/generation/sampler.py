@@ -83,6 +83,13 @@ class Sampler:
         return [[sequence.sample for sequence in group] for group in batch.groups]
 
     def _begin(self, request: Request) -> "Batch":
+        strange = [
+            token for token in request.choice.stop_tokens if not 0 <= token < self.tokenizer.vocab_size
+        ]
+        if strange:
+            raise ConfigError(
+                f"stop_tokens holds {strange[0]}; expected tokens from 0 to {self.tokenizer.vocab_size - 1}"
+            )
         search = self._search(request.retrieval)
         groups = [self._group(prompt, request, search is not None) for prompt in request.prompts]
         return Batch(self.model, groups, request, search, self.window)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from retro.config import ModelConfig, RetrievalConfig, TrainingConfig
+from retro.config.as_json import from_dict
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError, ConfigError
@@ -25,9 +26,18 @@ from retro.retrieval.pinned import PinnedNeighbours, open_pinned, pin
 from retro.retrieval.retriever import Retriever
 from retro.run import Origin, Run, make_model
 from retro.stages.files import file_checksum
+from retro.stages.hints import quoted
 from retro.stages.progress import Progress, no_progress
-from retro.stages.stage import SCRATCH, Artifact, Stage, recorded_inputs
+from retro.stages.stage import (
+    SCRATCH,
+    Artifact,
+    Stage,
+    open_artifact,
+    partial_of,
+    recorded_inputs,
+)
 from retro.training.batches import PackedBatches
+from retro.training.checkpoints import read_checkpoint
 from retro.training.loop import Sampling, train
 from retro.workspace import Workspace, open_run
 
@@ -56,6 +66,38 @@ def train_run(
     return _train(work, path, make_model(model_config), config, {}, progress)
 
 
+def extend_run(work: Workspace, name: str, num_steps: int, progress: Progress = no_progress) -> Artifact:
+    """Go on with a finished run of `train_run` for so many steps more, with its own settings.
+
+    Weights, moments, the place in the data and the learning rate go on as if the run had not ended: the
+    schedule is the one it has, and where it has ended the rate stays at its minimum. The run stays as it is
+    until the longer one is finished, and then becomes that one.
+    """
+    if num_steps < 1:
+        raise ConfigError(f"extend is {num_steps}; expected at least 1 step more")
+    path = work.run_path(name)
+    run = work.run(name).run
+    finished = open_artifact(path, "run", f"retro train {work.path} --name {name}")
+    if not set(finished.inputs) <= {"tokens", "tokenizer", "neighbours"}:
+        raise ConfigError(
+            f"{path} was made from another run; expected one that was trained from the beginning; "
+            f"fit it for longer under another name; run: retro fit {work.path} --name {name}-longer"
+        )
+    checkpoint = read_checkpoint(path)  # refused before anything is loaded
+    config = from_dict(TrainingConfig, finished.config["training"], str(path))
+    if checkpoint.step != config.num_steps:
+        raise ArtifactError(
+            f"{checkpoint.path} is of step {checkpoint.step:,}; expected the last of {path}, "
+            f"{config.num_steps:,}; train a longer run under another name"
+        )
+    longer = dataclasses.replace(
+        config,
+        num_steps=config.num_steps + num_steps,
+        schedule_steps=config.schedule_steps or config.num_steps,
+    )
+    return _train(work, path, run.load(), longer, {}, progress, extend=True)
+
+
 def fit_run(
     work: Workspace,
     name: str,
@@ -68,6 +110,11 @@ def fit_run(
     weights do not change."""
     path = work.run_path(name)
     model, run = base_of(work, baseline)
+    if model.facts.retrieves:
+        raise ConfigError(
+            f"{run.path} has cross-attention already; expected a baseline; "
+            f"run: retro train {quoted(work.path)} --baseline"
+        )
     torch.manual_seed(config.seed)  # for the new weights alone
     fitted = retrofit(model, retrieval)
     return _train(work, path, fitted, config, {"baseline": file_checksum(run.path / WEIGHTS)}, progress)
@@ -78,7 +125,7 @@ def base_of(work: Workspace, name: str) -> tuple[TrainableModel, Run]:
     same tokenizer."""
     opened = open_run(work.path, name)
     # If there is no such run, `Run` raises an error that says what the named folder lacks.
-    run = opened.run if opened.path.exists() else Run(name)
+    run = opened.run if opened.path.exists() or not Path(name).exists() else Run(name)
     model = run.load()
     store = work.corpus().train
     vocab_size = store.artifact.counts["vocab_size"]
@@ -88,7 +135,7 @@ def base_of(work: Workspace, name: str) -> tuple[TrainableModel, Run]:
         raise ArtifactError(
             f"{run.path} was trained with another tokenizer ({model.facts.vocab_size} tokens) than "
             f"{work.tokenizer_path} ({vocab_size} tokens); expected the same; ingest this corpus with that "
-            f"tokenizer, or train a baseline here; run: retro train {work.path} --baseline"
+            f"tokenizer, or train a baseline here; run: retro train {quoted(work.path)} --baseline"
         )
     return model, run
 
@@ -100,6 +147,7 @@ def _train(
     config: TrainingConfig,
     more_inputs: dict[str, str],
     progress: Progress,
+    extend: bool = False,
 ) -> Artifact:
     """Give a model its batches, and train it into the run at `path`."""
     corpus = work.corpus()
@@ -127,7 +175,7 @@ def _train(
     }
     if num_neighbours:
         # A finished run belongs to the neighbours it was trained with, whatever was added since.
-        known = recorded_inputs(path).get("neighbours") if path.exists() else None
+        known = recorded_inputs(path).get("neighbours") if path.exists() and not extend else None
         inputs["neighbours"] = known or neighbours["train"].fingerprint
 
     def keep_neighbours(stage: Stage) -> None:
@@ -148,8 +196,13 @@ def _train(
         validation,
         progress,
         _sampling(work, config, num_neighbours),
-        Origin(tokenizer=work.tokenizer_path, data=sizes_by_source(corpus.train)),
+        Origin(
+            tokenizer=work.tokenizer_path,
+            data=sizes_by_source(corpus.train),
+            datastore_version=neighbours["train"].version if num_neighbours else 0,
+        ),
         keep_neighbours,
+        extend,
     )
 
 
@@ -165,7 +218,7 @@ def _neighbours(work: Workspace, path: Path, model: TrainableModel) -> dict[str,
         )
     # Training never looks at the test split, so its neighbours may still be missing.
     splits = [split for split in work.corpus().stores() if split != "test"]
-    begun = path.with_name(path.name + ".partial")
+    begun = partial_of(path)
     neighbours: dict[str, Neighbours] = {}
     for split in splits:
         pinned = open_pinned(_pinned_folder(begun, split), work.store(split), work.datastore())

@@ -1,16 +1,19 @@
 """A model on disk: `run.json` says what it is, and safetensors hold its weights. No pickle."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from retro.errors import ArtifactError
 from retro.model.protocol import TrainableModel
 from retro.stages.files import atomic_path, write_json
+from retro.stages.hints import with_paths
 
 RECORD = "run.json"
 WEIGHTS = "model.safetensors"
@@ -42,7 +45,8 @@ def read_record(folder: Path) -> dict[str, Any]:
         return {"format": FORMAT, "kind": "retro", "model": _read_json(folder / OLD_CONFIG)}
     if not (folder / RECORD).exists():
         raise ArtifactError(
-            f"{folder} holds no {RECORD}; expected the folder of a run; run: retro train WORK"
+            f"{folder} holds no {RECORD}; expected the folder of a run; "
+            f"run: {with_paths('retro train WORK', folder)}"
         )
     record = _read_json(folder / RECORD)
     if record.get("format") != FORMAT:
@@ -50,13 +54,17 @@ def read_record(folder: Path) -> dict[str, Any]:
             f"{folder / RECORD} has format {record.get('format')}; expected {FORMAT}; "
             "open it with the version of retro that wrote it"
         )
+    if not isinstance(record.get("model"), dict):
+        raise ArtifactError(
+            f"{folder / RECORD} describes no model; expected its config; train again, or restore the file"
+        )
     return record
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):
         raise ArtifactError(
@@ -88,12 +96,26 @@ def save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
         save_file(tensors, temporary)
 
 
+def count_tensors(folder: Path) -> int:
+    """How many tensors a model's weights are, by the head of their file."""
+    with _reading(folder / WEIGHTS), safe_open(folder / WEIGHTS, framework="pt") as file:
+        return len(file.keys())
+
+
 def load_tensors(path: Path) -> dict[str, torch.Tensor]:
-    try:
+    with _reading(path):
         return load_file(path)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what is said of a broken file into one line."""
+    try:
+        yield
     except FileNotFoundError:
         raise ArtifactError(
-            f"{path} does not exist; expected the tensors of a checkpoint; run: retro train WORK"
+            f"{path} does not exist; expected the tensors of a checkpoint; "
+            f"run: {with_paths('retro train WORK', path)}"
         ) from None
     except SafetensorError as error:
         raise ArtifactError(

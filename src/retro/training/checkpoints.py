@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from retro.errors import ArtifactError
 from retro.stages.files import write_json
+from retro.stages.stage import CHECKPOINT, put_in_place
 from retro.training.distributed import World
 
 STATE = "state.json"
@@ -121,11 +122,35 @@ def _no_moments(parameter: Tensor) -> dict[str, Tensor]:
     return {"step": step, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
 
 
+def checkpoint_of(run: Path) -> Path:
+    """Where the last checkpoint of a finished run is kept: beside it, as a run is given away without."""
+    return run.with_name(f"{run.name}.{CHECKPOINT}")
+
+
+def keep_checkpoint(run: Path) -> None:
+    """Move the last checkpoint out of a run that has just been finished."""
+    if (run / CHECKPOINT).exists():
+        put_in_place(run / CHECKPOINT, checkpoint_of(run))
+
+
+def read_checkpoint(run: Path) -> Checkpoint:
+    """The last checkpoint of a finished run."""
+    keep_checkpoint(run)  # a kill may have come before
+    folder = checkpoint_of(run)
+    if not (folder / STATE).exists():
+        raise ArtifactError(
+            f"{folder} does not exist; expected the last checkpoint of the run, which older runs did not "
+            "keep and which may have been removed to save space; train a longer run under another name"
+        )
+    return _read_state(folder / STATE)
+
+
 def _read_state(path: Path) -> Checkpoint:
     try:
         state = json.loads(path.read_text())
-        return Checkpoint(path.parent, state["step"], state["validation"])
-    except (json.JSONDecodeError, KeyError):
+        validation = state["validation"]
+        return Checkpoint(path.parent, int(state["step"]), None if validation is None else float(validation))
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         raise ArtifactError(
             f"{path} is not readable; expected the step of a checkpoint; remove {path.parent} and run again"
         ) from None

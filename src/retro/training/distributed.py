@@ -18,7 +18,7 @@ from torch import Tensor, distributed, nn
 from retro.config import TrainingConfig
 from retro.errors import ConfigError
 from retro.model.protocol import TrainableModel
-from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
+from retro.stages.stage import Artifact, Stage, is_finished, open_artifact, partial_of, run_stage
 
 PATIENCE = timedelta(hours=1)
 """How long processes wait for each other; writing a large checkpoint takes long."""
@@ -79,10 +79,11 @@ class World:
         inputs: dict[str, str],
         work: Callable[[Stage], None],
         command: str,
+        renew: bool = False,
     ) -> Artifact:
         """`stage.run_stage` with all processes: process 0 alone writes plan and manifest, and
         all do the work."""
-        finished = path.exists()
+        finished = is_finished(path, kind, config, inputs, command, renew)
         self.wait()  # nobody makes the folder before everybody has looked
 
         def together(stage: Stage) -> None:
@@ -92,9 +93,9 @@ class World:
 
         # A finished stage runs no work, so every process may check it.
         if finished or self.leads:
-            artifact = run_stage(path, kind, config, inputs, together, command)
+            artifact = run_stage(path, kind, config, inputs, together, command, renew)
         else:
-            together(Stage(path.with_name(path.name + ".partial")))
+            together(Stage(partial_of(path)))
         self.wait()
         return artifact if self.leads else open_artifact(path, kind, command)
 

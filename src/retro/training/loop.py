@@ -7,25 +7,30 @@ step, so a resumed run gives the same weights as an unbroken one.
 """
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from retro.config import TrainingConfig
 from retro.config.as_json import to_dict
 from retro.errors import ConfigError, DataError
-from retro.machine import keep_freed_memory, product_dtype
+from retro.machine import best_device, keep_freed_memory, product_dtype
 from retro.model.protocol import LanguageModel, TrainableModel
 from retro.run import Origin, write_run
+from retro.stages.files import link_or_copy
+from retro.stages.hints import quoted
 from retro.stages.progress import Progress, no_progress
-from retro.stages.stage import Artifact, Stage
+from retro.stages.stage import CHECKPOINT, Artifact, Stage
 from retro.training.batches import Batch, Batches, prefetch
-from retro.training.checkpoints import Checkpoints
+from retro.training.checkpoints import Checkpoints, keep_checkpoint, read_checkpoint
 from retro.training.distributed import World, join, whole
-from retro.training.metrics import MetricsLog, Value
+from retro.training.memory import expect_memory
+from retro.training.metrics import METRICS, TENSORBOARD, MetricsLog, Value
 from retro.training.objective import TokenLoss, learning_rate, make_optimizer, recompute_activations
 
 Sampling = Callable[[LanguageModel], str]
@@ -43,26 +48,78 @@ def train(
     sample: Sampling | None = None,
     origin: Origin | None = None,
     begin: Callable[[Stage], None] | None = None,
+    extend: bool = False,
 ) -> Artifact:
     """Train the weights that require gradients, and leave a run with all weights at `path`.
 
     `inputs` are the fingerprints of its data, and `origin` is what else the run's record and
-    card say. `begin` stores in the unfinished stage what a resumed run will need. Do not use
+    card say. `begin` stores in the unfinished stage what a resumed run will need. With
+    `extend`, the finished run at `path` goes on to the last step of the config. Do not use
     the model afterwards: under torchrun its weights are sharded.
     """
+    if best_device().type == "cpu":
+        expect_memory(model, config)
     keep_freed_memory()
-    settings = {"model": model.settings(), "training": to_dict(config)}
+    settings = {"model": model.settings(), "training": training_settings(config)}
     origin = replace(origin or Origin(), trained_on=inputs, training=settings["training"])
     with join() as world:
 
         def work(stage: Stage) -> None:
             if begin is not None and world.leads:
                 begin(stage)
+            if extend and world.leads:
+                take_over(path, stage)
+            world.wait()
             Training(model, batches, config, stage, world, validation, progress, sample, origin).finish()
 
-        return world.run_stage(
-            path, "run", settings, inputs, work, f"retro train {path.parent.parent} --name {path.name}"
+        artifact = world.run_stage(
+            path,
+            "run",
+            settings,
+            inputs,
+            work,
+            _command(path, inputs),
+            extend,
         )
+        if world.leads:
+            keep_checkpoint(path)
+        return artifact
+
+
+def _command(path: Path, inputs: dict[str, str]) -> str:
+    """What makes the run at `path`, by what it was made from."""
+    work = quoted(path.parent.parent)
+    name = quoted(path.name)
+    if "questions" in inputs:
+        return f"retro fit {work} --task qa --from RUN --name {name}"
+    return f"retro {'fit' if 'baseline' in inputs else 'train'} {work} --name {name}"
+
+
+def training_settings(config: TrainingConfig) -> dict[str, Any]:
+    """What the run's record and fingerprint hold of the config."""
+    settings = to_dict(config)
+    # A schedule that ends with the run is what all runs had before it was a setting.
+    if config.schedule_steps in (0, config.num_steps):
+        del settings["schedule_steps"]
+    return settings
+
+
+def take_over(finished: Path, stage: Stage) -> None:
+    """Begin a stage with the metrics and the last checkpoint of a finished run."""
+    folder = stage.scratch("checkpoints")
+    if folder.exists():
+        return  # it was begun before
+    for name in (METRICS, TENSORBOARD):
+        if (finished / name).is_dir():
+            shutil.copytree(finished / name, stage.file(name), dirs_exist_ok=True)
+        elif (finished / name).exists():
+            shutil.copyfile(finished / name, stage.file(name))
+    # Under another name until all files are there: a part of a checkpoint must not be taken for one.
+    entry = read_checkpoint(finished)
+    copy = folder.with_name("copy") / f"step-{entry.step:09d}"
+    shutil.rmtree(copy.parent, ignore_errors=True)
+    shutil.copytree(entry.path, copy, copy_function=link_or_copy)
+    copy.parent.replace(folder)
 
 
 class Training:
@@ -104,6 +161,9 @@ class Training:
         self.checkpoints = Checkpoints(stage.scratch("checkpoints"), config.keep_checkpoints, world)
         self.first_step = self._resume()
         self.metrics = MetricsLog(stage.path, self.first_step, config.tensorboard) if world.leads else None
+        if self.metrics:
+            # A resumed run shows them until its own first validation.
+            self.validated = self.metrics.last("valid_on", "valid_off")
 
     def _prepare(self) -> TokenLoss:
         losses = TokenLoss(self.model, self.dtype)
@@ -138,11 +198,17 @@ class Training:
                 rate = learning_rate(step, self.config)
                 self._log(done, loss=loss, grad_norm=norm, learning_rate=rate, tokens_per_second=speed)
             if self.world.leads:
-                minutes = per_step * (last - done) / 60
-                note = f"loss {loss:.3f}  {speed:,.0f} tokens/s  {minutes:.1f} min left"
-                self.progress(done, last, note=note)
+                self.progress(done, last, note=self._note(loss, speed))
             self._look_around(done)
         self._write_model()
+
+    def _note(self, loss: float, speed: float) -> str:
+        """The losses in training and in the last validation, with retrieval on and off if there are both."""
+        off, on = self.validated.get("valid_off"), self.validated.get("valid_on")
+        valid = "" if off is None else f", valid {off:.3f}"
+        if on is not None:
+            valid = f", valid {on:.3f} on, {off:.3f} off"
+        return f"loss {loss:.3f}{valid}, {speed:,.0f} tokens/s"
 
     def _batches(self) -> Iterator[Batch]:
         def make(number: int) -> Batch:
@@ -265,6 +331,13 @@ class Training:
             final_step=best.step if best else steps,
             validation=self.validated,
         )
+        self._keep_checkpoint()
         if mixture:
             self.stage.counts["mixture"] = mixture.observed(0, steps * self.config.batch_size)
         write_run(self.model, self.stage.path, tensors, self.stage.counts, self.origin)
+
+    def _keep_checkpoint(self) -> None:
+        """Keep the last checkpoint, so that the run can be extended; it is moved out of it at the end."""
+        kept = self.stage.file(CHECKPOINT)
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(self.checkpoints.kept()[-1].path, kept, copy_function=link_or_copy)

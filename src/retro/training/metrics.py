@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from retro.errors import MissingExtraError
+from retro.errors import ArtifactError, MissingExtraError
 from retro.stages.files import atomic_write
 
 METRICS = "metrics.jsonl"
@@ -33,6 +33,14 @@ class MetricsLog:
             file.write(json.dumps({"step": step, **values}, ensure_ascii=False) + "\n")
         for name, value in values.items() if self._writer else ():
             _show(self._writer, step, name, value)
+
+    def last(self, *names: str) -> dict[str, Any]:
+        """The values of these metrics in the last report that has any of them."""
+        for row in reversed(read_metrics(self.path)):
+            found = {name: row[name] for name in names if name in row}
+            if found:
+                return found
+        return {}
 
     def close(self) -> None:
         if self._writer:
@@ -63,11 +71,22 @@ def _summary_writer(folder: Path, first_step: int) -> Any:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The reports of a run, without a last line that was cut off by a kill."""
     # What follows the last newline is either nothing or half a report.
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    return [json.loads(line) for line in lines]
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+        rows = [json.loads(line) for line in lines]
+    except (OSError, ValueError, RecursionError):
+        rows = [None]
+    if not all(isinstance(row, dict) and isinstance(row.get("step"), int) for row in rows):
+        raise ArtifactError(
+            f"{path} is damaged; expected one report a line, each an object with its step; "
+            "remove the lines that are none"
+        )
+    return rows
 
 
 def curve(rows: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
     """Tokens seen and values of one metric."""
-    points = [(row["tokens"], row[name]) for row in rows if name in row]
+    points: list[tuple[Any, Any]] = [(row.get("tokens"), row[name]) for row in rows if name in row]
+    if not all(isinstance(tokens, int) and isinstance(value, int | float) for tokens, value in points):
+        raise ArtifactError(f"the reports of {name} are damaged; expected a number at a number of tokens")
     return [tokens for tokens, _ in points], [value for _, value in points]

@@ -62,12 +62,13 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Adam
 def learning_rate(step: int, config: TrainingConfig) -> float:
     """The learning rate of a step, counted from 0.
 
-    It rises linearly from `warmup_start`, then falls along a cosine to the minimum
-    at the last step.
+    It rises linearly from `warmup_start`, then falls along a cosine to the minimum, which it
+    reaches at the end of the schedule. There it stays.
     """
     if step < config.warmup_steps:
         rise = config.learning_rate - config.warmup_start
         return config.warmup_start + rise * step / config.warmup_steps
-    part = (step - config.warmup_steps) / max(1, config.num_steps - config.warmup_steps)
+    end = config.schedule_steps or config.num_steps
+    part = (step - config.warmup_steps) / max(1, end - config.warmup_steps)
     cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, part)))
     return config.min_learning_rate + (config.learning_rate - config.min_learning_rate) * cosine
