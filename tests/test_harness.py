@@ -38,6 +38,7 @@ def lambada(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     (tmp_path / "requests.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     monkeypatch.setattr(catalogue, "fetched", lambda name: Artifact(tmp_path, {"fingerprint": "small"}))
+    monkeypatch.setattr(catalogue, "fetch_if_missing", lambda *_: None)
     monkeypatch.setenv("RETRO_CACHE_DIR", str(tmp_path / "cache"))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from retro import catalogue
 from retro.config import EvaluationConfig
-from retro.errors import MissingExtraError
+from retro.errors import ConfigError, MissingExtraError
 from retro.generation.request import Choice
 from retro.retrieval.retriever import Retriever
 from retro.scoring.targets import Prompted, TargetScores, encode_pair, score_targets
@@ -138,6 +138,7 @@ def _choice(settings: dict[str, Any]) -> tuple[Choice, int]:
 def write_tasks(folder: Path) -> Path:
     """Write the task `retro_lambada` over fetched data into a folder for `--include_path`."""
     folder.mkdir(parents=True, exist_ok=True)
+    catalogue.fetch_if_missing("lambada")
     file = catalogue.fetched("lambada").file("requests.jsonl.gz")
     (folder / "retro_lambada.yaml").write_text(TASK.format(file=file))
     return folder
@@ -152,11 +153,18 @@ def evaluate_with_harness(model: RetroLM, tasks: Sequence[str], limit: int | Non
     from lm_eval.tasks import TaskManager
 
     own = str(write_tasks(catalogue.cache_dir() / "harness")) if "retro_lambada" in tasks else None
+    manager = TaskManager(include_path=own)
+    unknown = [name for name in tasks if not Path(name).exists() and not manager.match_tasks([name])]
+    if unknown:
+        raise ConfigError(
+            f"the harness has no task {unknown[0]!r}; expected one of its own names, a task's file, "
+            "or retro_lambada"
+        )
     found = simple_evaluate(
         model=model,
         tasks=list(tasks),
         limit=limit,
-        task_manager=TaskManager(include_path=own),
+        task_manager=manager,
         log_samples=False,
         bootstrap_iters=1000,
     )

@@ -2,7 +2,8 @@
 
 import pytest
 
-from retro.reproduce.claims import Verdict, above, together, within
+from retro.reproduce.claims import CLAIMS, TESTED_BY, Verdict, above, together, within
+from retro.reproduce.runner import EXPERIMENTS
 from retro.scoring.intervals import Interval
 
 YES, NO, UNSURE = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.TOO_SMALL
@@ -28,6 +29,11 @@ def test_above_needs_the_whole_interval(low: float, high: float, verdict: Verdic
 )
 def test_within_a_margin(low: float, high: float, verdict: Verdict) -> None:
     assert within(Interval((low + high) / 2, low, high), 0.01) is verdict
+
+
+def test_every_claim_has_an_experiment() -> None:
+    assert list(TESTED_BY) == list(CLAIMS)
+    assert set(TESTED_BY.values()) <= set(EXPERIMENTS)
 
 
 def test_a_claim_of_parts_is_as_good_as_its_worst() -> None:

@@ -8,8 +8,10 @@ import pytest
 from retro.cli.main import main
 from retro.errors import ConfigError
 from retro.reproduce import scales
+from retro.reproduce.claims import TESTED_BY
 from retro.reproduce.runner import EXPERIMENTS, finished, reproduce
 from retro.reproduce.scales import Scale
+from tests.pages.checks import check_page
 from tests.workspaces import Silent, small_run
 
 NAMES = (
@@ -56,8 +58,13 @@ def test_every_experiment_leaves_numbers_and_where_they_come_from(folder: Path) 
         assert result.tables
         assert result.provenance["command"].startswith(f"retro reproduce {result.name} --scale test")
         assert {"datastore", "tokens of test"} <= set(result.provenance["fingerprints"])
+        assert all(TESTED_BY[claim.key] == result.name for claim in result.claims)
     page = (folder / "reproduce" / "report.html").read_text()
     assert all(f'id="{result.name}"' in page for result in results)
+    check_page(page)
+    command = f"retro reproduce {' '.join(NAMES)} <span>--scale</span> test <span>--out</span> {folder}"
+    assert f"<dt>command</dt><dd><code>{command}" in page
+    assert " documents, " in page.split("<dt>corpus</dt>")[1].split("</dd>")[0]
 
 
 def test_a_retrofit_with_retrieval_off_is_the_baseline(folder: Path) -> None:

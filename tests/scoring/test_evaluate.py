@@ -9,7 +9,7 @@ from retro.config import EvaluationConfig
 from retro.errors import ConfigError
 from retro.model.retro import Retro
 from retro.scoring.bits_per_byte import PART, score
-from retro.scoring.evaluate import OFF, evaluate, on
+from retro.scoring.evaluate import OFF, Evaluation, evaluate, on
 from retro.workspace import Workspace
 from tests.workspaces import small_run
 
@@ -57,6 +57,65 @@ def test_results_say_how_much_was_seen(workspace: Workspace, bert: str, model: R
         assert metrics.perplexity_per_token.estimate < metrics.perplexity_per_word.estimate
     for measure in ("share_of_chunks", "share_of_bytes"):
         assert sum(part[measure] for part in evaluation.results["overlap"]) == pytest.approx(1.0)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_another_k_is_added_without_scoring_the_rest_again(
+    workspace: Workspace, bert: str, model: Retro, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    neighbours, config = workspace.neighbours("test"), small_run(bert).evaluation
+
+    def scored(name: str, *ks: int) -> list[int]:
+        """The values of k that are scored on the way to an evaluation with these."""
+        asked: list[int] = []
+
+        def counted(*arguments, **named):  # type: ignore[no-untyped-def]
+            asked.append(arguments[4])
+            return score(*arguments, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("retro.scoring.evaluate.score", counted)
+            chosen = dataclasses.replace(config, num_neighbours=ks)
+            evaluate(model, "a model", neighbours, tmp_path / name, chosen)
+        return asked
+
+    assert scored("whole", 1, 2, 4) == [0, 1, 2, 4]
+    assert scored("grown", 2) == [0, 2]
+    assert scored("grown", 1, 2, 4) == [1, 4]
+    assert files_of(tmp_path / "grown") == files_of(tmp_path / "whole")
+    # What is there already is opened, whichever part of it is asked for.
+    assert scored("grown", 4) == []
+    assert files_of(tmp_path / "grown") == files_of(tmp_path / "whole")
+    # What is not asked for again stays.
+    assert scored("joined", 2) == [0, 2]
+    assert scored("joined", 4, 1) == [4, 1]
+    assert Evaluation.open(tmp_path / "joined").modes == ["off", "on-2", "on-4", "on-1"]
+    assert {path.name for path in tmp_path.iterdir()} == {"whole", "grown", "joined"}
+
+
+def test_a_kill_while_another_k_is_added_leaves_the_old_scores(
+    workspace: Workspace, bert: str, model: Retro, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    neighbours, config = workspace.neighbours("test"), small_run(bert).evaluation
+    fewer = dataclasses.replace(config, num_neighbours=(1,))
+    evaluate(model, "a model", neighbours, tmp_path / "whole", config)
+    evaluate(model, "a model", neighbours, tmp_path / "killed", fewer)
+    before = files_of(tmp_path / "killed")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("retro.scoring.evaluate._summarise", killed)
+        evaluate(model, "a model", neighbours, tmp_path / "killed", config)
+    assert files_of(tmp_path / "killed") == before
+    monkeypatch.setattr("retro.scoring.bits_per_byte._score_part", killed)  # all is scored already
+    evaluate(model, "a model", neighbours, tmp_path / "killed", config)
+    assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
 
 
 def test_an_interrupted_mode_goes_on_where_it_was(

@@ -9,6 +9,7 @@ import pytest
 
 from retro.corpus import readers
 from retro.corpus.documents import Document
+from retro.corpus.readers import FieldMap
 from retro.errors import ArtifactError, DataError
 from retro.jobs.retrieval import find_neighbours
 from retro.jobs.scoring import evaluate_set, evaluate_split, evaluation_set, open_evaluation
@@ -16,7 +17,7 @@ from retro.jobs.training import train_run
 from retro.scoring import sets
 from retro.scoring.evaluate import evaluate
 from retro.scoring.new_articles import LATER, NEW, TEMPLATED, by_kind, kinds_of
-from retro.scoring.sets import documents_of, name_of
+from retro.scoring.sets import documents_of, name_of, source_fingerprint
 from retro.workspace import Workspace
 from tests.scoring.runs import workspace_with_run
 from tests.workspaces import small_run
@@ -180,3 +181,13 @@ def test_no_run_takes_the_folder_of_another(work: Workspace, static_encoder: str
     one.artifact.path.rename(former)
     assert open_evaluation(work.run("retro-x"), "test").evaluation.artifact.path == former
     assert work.evaluation_path("retro", "x-test") == path
+
+
+def test_a_set_may_have_fields_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "letters.csv"
+    file.write_text("text,body\nnot this,words\n")
+    source = f"{file}::text=body"
+    assert [document.text for document in documents_of(source)] == ["words"]
+    assert name_of(source) == name_of(str(file))
+    assert source_fingerprint(source) == source_fingerprint(str(file), FieldMap(text="body"))
+    assert source_fingerprint(source) != source_fingerprint(str(file))

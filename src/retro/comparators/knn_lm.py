@@ -275,6 +275,13 @@ def evaluate_knn(
             "the model shows no states that tokens are predicted from; "
             "expected one that does, as our own models do; name another run"
         )
+    if config.num_neighbours > len(memory_store.tokens):
+        raise ConfigError(
+            f"num_neighbours is {config.num_neighbours}, and {memory_store.artifact.path} has "
+            f"{len(memory_store.tokens)} tokens; expected no more than it has"
+        )
+    if config.index != "auto":
+        make_index(config.index, model.key_width, 0)  # refused now, not when all keys are made
     expect_apart(tuning_store, store, "what is tuned on the reported documents is no result")
     states = write_states(
         model,

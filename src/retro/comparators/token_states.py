@@ -23,7 +23,7 @@ from retro.stages.arrays import Filling
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Artifact, Stage, run_stage
 
-COMMAND = "retro knn WORK BASELINE"
+COMMAND = "retro knn WORK RUN"
 KEEP_EVERY = 64
 """Batches between two saves."""
 WEIGHTS = tuple(np.round(np.arange(0.0, 0.99, 0.02), 2).tolist())

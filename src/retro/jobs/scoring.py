@@ -4,8 +4,10 @@ Every function takes an open run, so a run from elsewhere is scored like one of 
 """
 
 import dataclasses
+import shlex
 from pathlib import Path
 
+from retro import catalogue
 from retro.comparators.knn_lm import KnnEvaluation, evaluate_knn
 from retro.config import EvaluationConfig, KnnConfig
 from retro.corpus.readers import FieldMap
@@ -20,6 +22,7 @@ from retro.scoring.inspection import DocumentGain, InspectedDocument, find_docum
 from retro.scoring.inspection import document_gains as gains_of
 from retro.scoring.sets import EvaluationSet, make_set, name_of
 from retro.scoring.tasks import TaskResult, source_of
+from retro.stages.hints import with_paths
 from retro.stages.progress import Progress, no_progress
 from retro.workspace import OpenRun
 
@@ -31,7 +34,9 @@ def evaluate_split(
     k of the config."""
     model = opened.model
     path = opened.evaluation_path(split)
-    found = evaluate(model, opened.run.fingerprint, opened.neighbours(split), path, config, progress)
+    neighbours = opened.neighbours(split)
+    command = _command(opened, split, "")
+    found = evaluate(model, opened.run.fingerprint, neighbours, path, config, progress, command=command)
     if opened.is_at_home:
         write_card(opened.path, _scores(found, split))
     return found
@@ -51,8 +56,10 @@ def evaluation_set(
 ) -> EvaluationSet:
     """Documents from anywhere, tokenised for the run, with their neighbours.
 
-    A source is a name in the catalogue (`wikitext-2@test`), a file or a folder.
+    A source is a name in the catalogue (`wikitext-2@test`), which is fetched if it is not here, a file or a
+    folder.
     """
+    catalogue.fetch_if_missing(source.partition("@")[0], progress)
     path = opened.set_path(source, fields)
     return make_set(source, path, opened.datastore(), opened.training_text(), fields, progress)
 
@@ -80,8 +87,7 @@ def evaluate_task(
     """Score a run on a task with prompts and targets, with neighbours from the live
     datastore."""
     source = source_of(task, source)
-    # A task on its own data is named once (lambada); on other data, the data's name is added.
-    own = name_of(source) == task
+    catalogue.fetch_if_missing(source.partition("@")[0], progress)
     return tasks.evaluate_task(
         task,
         source,
@@ -89,10 +95,16 @@ def evaluate_task(
         opened.run.fingerprint,
         Retriever(opened.datastore()),
         opened.training_text(),
-        opened.evaluation_path(task if own else f"{task}-{name_of(source)}"),
+        opened.evaluation_path(name_of_task(task, source)),
         config,
         progress,
     )
+
+
+def name_of_task(task: str, source: str = "") -> str:
+    """The name of a task's scores: its own on its own data (lambada), with the data's name on others."""
+    source = source_of(task, source)
+    return task if name_of(source) == task else f"{task}-{name_of(source)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,19 +152,19 @@ def _evaluated_neighbours(
 
 def _command(opened: OpenRun, split: str, source: str) -> str:
     """The command that makes an evaluation, with the user's own paths."""
-    words = ["retro evaluate"]
+    words = ["retro", "evaluate"]
     if opened.work is None:
         words += [str(opened.path)]
     else:
         # A run of the workspace goes by its name, any other by its path.
         inside = opened.path.parent == opened.work.path / "runs"
         words += [str(opened.work.path), opened.name if inside else str(opened.path)]
-    words += [f"--on {source}" if source else f"--split {split}"]
+    words += ["--on", source] if source else ["--split", split]
     if opened.datastore_path is not None:
-        words += [f"--datastore {opened.datastore_path}"]
+        words += ["--datastore", str(opened.datastore_path)]
     if opened.out is not None:
-        words += [f"--out {opened.out}"]
-    return " ".join(words)
+        words += ["--out", str(opened.out)]
+    return shlex.join(words)
 
 
 def document_gains(found: Evaluated, num_neighbours: int = 2) -> list[DocumentGain]:
@@ -169,7 +181,8 @@ def inspect(
     """
     evaluation = found.evaluation
     if document:
-        number = find_document(found.neighbours.store, document)
+        command = with_paths("retro inspect WORK RUN --list", evaluation.artifact.path)
+        number = find_document(found.neighbours.store, document, command)
     else:
         number = document_gains(found, num_neighbours)[0].number
     return inspect_document(opened.model, found.neighbours, number, num_neighbours, evaluation.config)

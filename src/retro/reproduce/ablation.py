@@ -8,11 +8,11 @@ from retro.config import RunConfig
 from retro.pages.plots import Bar, sideways_bars
 from retro.recipes import ABLATIONS, ablation
 from retro.reproduce.claims import Claim, above, together
-from retro.reproduce.experiment import percent
 from retro.reproduce.result import Cell, Figure, Findings, Table
 from retro.reproduce.scales import Scale
 from retro.scoring.evaluate import OFF, Evaluation, on
 from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
+from retro.scoring.wording import fewer, percent
 from retro.study import Study
 
 DEFAULT = "retro"
@@ -82,20 +82,20 @@ def _claims(bits: dict[str, np.ndarray], costs: dict[str, Interval]) -> list[Cla
     f_over_n = relative_gain(bits["continuations-only"], bits["neighbours-only"])
     both = costs["neighbours-only"], costs["continuations-only"]
     found = (
-        f"F saves {percent(f_over_n)} of N's bits; "
-        f"both save {percent(both[0])} of N's and {percent(both[1])} of F's"
+        f"F needs {fewer(f_over_n, 'than N')}; "
+        f"both together need {fewer(both[0], 'than N')} and {fewer(both[1], 'than F')}"
     )
     return [
         Claim("continuations", together(above(f_over_n), *map(above, both)), found),
         Claim(
             "conditioning",
             above(costs["no-query-conditioning"]),
-            f"it saves {percent(costs['no-query-conditioning'])} of the bits",
+            f"with it {fewer(costs['no-query-conditioning'])}",
         ),
         Claim(
             "positions",
             above(costs["no-cross-attention-positions"]),
-            f"they save {percent(costs['no-cross-attention-positions'])} of the bits",
+            f"with them {fewer(costs['no-cross-attention-positions'])}",
         ),
     ]
 

@@ -53,6 +53,25 @@ CLAIMS = {
     "questions": "passages carry answers: open book above closed book and above shuffled passages",
 }
 """The claims by key, in the order of the checklist."""
+TESTED_BY = {
+    "on-below-off": "table-retrieval",
+    "off-like-baseline": "table-retrieval",
+    "datastore-size": "figure-datastore-size",
+    "more-neighbours": "figure-neighbours",
+    "model-size": "figure-model-size",
+    "retrofit": "figure-retrofit",
+    "unseen-text": "figure-leakage",
+    "leakage-slope": "figure-leakage",
+    "continuations": "table-ablation",
+    "conditioning": "table-ablation",
+    "positions": "table-ablation",
+    "knn-lm": "table-knn-lm",
+    "sources": "figure-sources",
+    "link-distance": "figure-link-distance",
+    "new-facts": "table-new-facts",
+    "questions": "table-questions",
+}
+"""The experiment that decides each claim."""
 
 
 def above(interval: Interval, threshold: float = 0.0) -> Verdict:

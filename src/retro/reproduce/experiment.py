@@ -1,4 +1,4 @@
-"""What all experiments share: a study that provides models, and words and curves for what they find."""
+"""What all experiments share: a study that provides models, and curves for what they find."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -54,27 +54,6 @@ NAMES = {"baseline": "baseline", "off": "RETRO[OFF]", "on": "RETRO[ON]"}
 def trio(study: Study) -> Trio:
     """The study's baseline and RETRO; what is missing is trained and scored."""
     return Trio(study.evaluated("baseline"), study.evaluated("retro"), study.run.training.num_neighbours)
-
-
-def percent(interval: Interval) -> str:
-    """A fraction and its bounds in percent."""
-    # A real minus sign, since these are read as text.
-    return f"{100 * interval.estimate:.1f} % ({100 * interval.low:.1f} to {100 * interval.high:.1f})".replace(
-        "-", "−"
-    )
-
-
-def bounds(interval: Interval, digits: int) -> str:
-    """A number and its bounds, for use in a sentence."""
-    return f"{interval.estimate:.{digits}f} ({interval.low:.{digits}f} to {interval.high:.{digits}f})"
-
-
-def fewer(gain: Interval) -> str:
-    """A relative gain in words: fewer bits, or more if it is negative."""
-    if gain.estimate >= 0:
-        return f"{percent(gain)} fewer bits"
-    # With the sign turned, the bounds swap places.
-    return f"{percent(Interval(-gain.estimate, -gain.high, -gain.low))} more bits"
 
 
 def band(

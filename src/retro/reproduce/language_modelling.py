@@ -4,13 +4,14 @@ import numpy as np
 
 from retro.pages.plots import Bar, Line, bar_plot, line_plot
 from retro.reproduce.claims import Claim, above, exactly, together, within
-from retro.reproduce.experiment import NAMES, Trio, band, bounds, fewer, percent, trio
+from retro.reproduce.experiment import NAMES, Trio, band, trio
 from retro.reproduce.result import Cell, Figure, Findings, Table
 from retro.reproduce.scales import Scale
 from retro.scoring.comparison import compare
 from retro.scoring.evaluate import OFF, on
 from retro.scoring.intervals import Interval, bootstrap, bootstrap_ratio, relative_gain
 from retro.scoring.leakage import FilteredScore
+from retro.scoring.wording import bounds, fewer, percent
 from retro.study import Study
 
 SAME = 0.01
@@ -30,7 +31,7 @@ def retrieval(study: Study, scale: Scale) -> Findings:
     ]
     claims = [
         Claim("on-below-off", above(over_off), fewer(over_off)),
-        Claim("off-like-baseline", within(gains["off"], SAME), f"{fewer(gains['off'])} than the baseline"),
+        Claim("off-like-baseline", within(gains["off"], SAME), fewer(gains["off"], "than the baseline")),
     ]
     bars = [Bar(NAMES[name], value.estimate, value.low, value.high, name) for name, value in per_byte.items()]
     caption = "Bits per byte on the test documents, 95 % intervals over documents."
@@ -186,7 +187,7 @@ def leakage(study: Study, scale: Scale) -> Findings:
     comparison = compare(found.baseline, found.retro, on(found.k))
     new, steeper = comparison.gain_on_new_chunks, comparison.steeper
     claims = [
-        Claim("unseen-text", above(new), f"{fewer(new)} than the baseline on chunks with r ≤ 12.5 %"),
+        Claim("unseen-text", above(new), fewer(new, "than the baseline on chunks with r ≤ 12.5 %")),
         Claim(
             "leakage-slope",
             above(steeper),

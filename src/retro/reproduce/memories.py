@@ -7,13 +7,14 @@ from retro.config import KnnConfig
 from retro.jobs.scoring import knn_lm as run_knn_lm
 from retro.pages.plots import Bar, bar_plot
 from retro.reproduce.claims import Claim, above, exactly, together
-from retro.reproduce.experiment import fewer, percent, trio
+from retro.reproduce.experiment import trio
 from retro.reproduce.result import Cell, Figure, Findings, Table
 from retro.reproduce.scales import Scale
 from retro.scoring.bits_per_byte import Sizes, measure
 from retro.scoring.evaluate import Evaluation, on
 from retro.scoring.intervals import relative_gain
 from retro.scoring.new_facts import measure_new_facts
+from retro.scoring.wording import fewer, percent
 from retro.study import Study
 
 FEWER = 40
@@ -77,7 +78,7 @@ def _beside_knn_lm(study: Study, retro: Evaluation, label: str) -> Findings:
     # kNN-LM has a key per token, RETRO one per chunk.
     ratio = other.size.keys / size.keys
     sentence = (
-        f"{fewer(gain_over_knn)} than kNN-LM with {ratio:.0f} times fewer keys; "
+        f"{fewer(gain_over_knn, 'than kNN-LM')} with {ratio:.0f} times fewer keys; "
         f"keys of {size.key_bytes / 1e6:,.0f} against {other.size.key_bytes / 1e6:,.0f} MB"
     )
     claim = Claim("knn-lm", together(above(gain_over_knn), exactly(ratio >= FEWER)), sentence)

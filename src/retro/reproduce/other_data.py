@@ -10,12 +10,13 @@ from retro.pages.plots import Line, line_plot
 from retro.questions.scoring import CLOSED, HEADINGS, SHUFFLED
 from retro.questions.synthetic import run_probe
 from retro.reproduce.claims import Claim, above, together
-from retro.reproduce.experiment import NAMES, bounds, percent
+from retro.reproduce.experiment import NAMES
 from retro.reproduce.result import Cell, Figure, Findings, Table
 from retro.reproduce.scales import Scale
 from retro.scoring.evaluate import OFF, on
 from retro.scoring.intervals import relative_gain
 from retro.scoring.link_distance import LinkDistances, link_distances
+from retro.scoring.wording import bounds, percent
 from retro.study import Study
 
 LAMBADA = "lambada"

@@ -5,53 +5,74 @@ import json
 from collections.abc import Sequence
 from html import escape
 
-from retro.pages.shell import figure, numbers_table, page
-from retro.reproduce.claims import CLAIMS, Claim, Verdict
+from retro.pages.shell import Made, figure, numbers_table, page, why
+from retro.reproduce.claims import CLAIMS, TESTED_BY, Claim, Verdict
 from retro.reproduce.result import Result, Table, text_of
 
 MARKS = {Verdict.REPRODUCED: "✓", Verdict.NOT_REPRODUCED: "✗", Verdict.TOO_SMALL: "?"}
-COLOURS = {Verdict.REPRODUCED: "#2f7d4f", Verdict.NOT_REPRODUCED: "#b23b3b", Verdict.TOO_SMALL: "#8a6d1b"}
+CLASSES = {Verdict.REPRODUCED: "good", Verdict.NOT_REPRODUCED: "bad", Verdict.TOO_SMALL: "unsure"}
 STYLE = """\
 table.claims { border-collapse: collapse; }
-table.claims td { padding: .45em .8em; border-bottom: 1px solid var(--line); vertical-align: top; }
-table.claims td.verdict { white-space: nowrap; font-weight: 600; }
-td.found { color: var(--quiet); }
-td.open { color: var(--faint); }
-.found a { color: inherit; text-decoration: none; border-bottom: 1px dotted var(--faint); }
+table.claims td, table.claims th { padding: .45em .8em; border-bottom: 1px solid var(--line);
+                                   vertical-align: top; text-align: left; }
+table.claims td:first-child, table.claims th:first-child { padding-left: 0; }
+td.verdict { white-space: nowrap; font-weight: 600; }
+td.good { color: var(--good); }
+td.bad { color: var(--bad); }
+td.unsure, td.open, td.found { color: var(--quiet); }
 section { border-top: 1px solid var(--line); margin-top: 2.4em; }
-section figure { max-width: 620px; }
 details { margin-top: 1em; font-size: .93em; }
-summary { cursor: pointer; color: var(--accent); }
+summary { cursor: pointer; }
+@media (max-width: 760px) {
+  table.claims thead { position: absolute; clip-path: inset(50%); width: 1px; height: 1px; overflow: hidden; }
+  table.claims, table.claims tbody, table.claims tr, table.claims td { display: block; }
+  table.claims tr { border-bottom: 1px solid var(--line); padding: .5em 0; }
+  table.claims td { border: none; padding: .1em 0; }
+}
 """
 
 
 def checklist(results: Sequence[Result]) -> list[tuple[str, Claim | None, str]]:
-    """Every claim in order: its statement, the finding if it was tested, and the experiment's name."""
+    """Every claim in order: its statement, the finding if it was tested, and the experiment that tests it."""
     found = {claim.key: (claim, result.name) for result in results for claim in result.claims}
-    return [(statement, *found.get(key, (None, ""))) for key, statement in CLAIMS.items()]
+    return [(statement, *found.get(key, (None, TESTED_BY[key]))) for key, statement in CLAIMS.items()]
 
 
-def render(results: Sequence[Result], scale: str) -> str:
-    # Claims that no experiment has tested have no verdict and are not counted.
-    counts = [claim.verdict for _, claim, _ in checklist(results) if claim is not None]
-    told = ", ".join(f"{counts.count(verdict)} {verdict.value}" for verdict in Verdict)
-    body = f"""<p class="lead">Of {len(CLAIMS)} claims of the paper {len(counts)} were tested here: {told}.
-</p>
+def tally(results: Sequence[Result]) -> str:
+    """How many claims there are, how many were tested, and with which verdicts."""
+    # Claims that no experiment has tested have no verdict.
+    verdicts = [claim.verdict for _, claim, _ in checklist(results) if claim is not None]
+    told = ", ".join(f"{verdicts.count(verdict)} {verdict.value}" for verdict in Verdict)
+    left = len(CLAIMS) - len(verdicts)
+    open_ones = f"; {left} {'was' if left == 1 else 'were'} not tested" if left else ""
+    return f"Of {len(CLAIMS)} claims of the paper {len(verdicts)} were tested here: {told}{open_ones}."
+
+
+def render(results: Sequence[Result], scale: str, made: Made | None = None) -> str:
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("verdict", "claim", "found"))
+    ran = {result.name for result in results}
+    rows = "".join(
+        _claim_row(statement, claim, experiment, experiment in ran)
+        for statement, claim, experiment in checklist(results)
+    )
+    body = f"""<p class="lead">{tally(results)}</p>
 <p class="note">A claim is reproduced if the whole 95 % interval (bootstrap over documents) speaks for it, not
 reproduced if the whole interval speaks against it, and too small to tell otherwise. The models are small:
 the findings hold for this data and these sizes.</p>
-<table class="claims">{"".join(_claim_row(*row) for row in checklist(results))}</table>
+<table class="claims"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>
 {"".join(map(_section, results))}"""
-    return page(f"RETRO reproduced, scale {scale}", body, STYLE)
+    return page(f"RETRO reproduced, scale {scale}", body, STYLE, made=made)
 
 
-def _claim_row(statement: str, claim: Claim | None, experiment: str) -> str:
+def _claim_row(statement: str, claim: Claim | None, experiment: str, ran: bool) -> str:
     if claim is None:
-        not_run = '<td class="verdict open">not run</td>'
-        return f'<tr>{not_run}<td class="open">{escape(statement)}</td><td></td></tr>'
+        mark = f'<td class="verdict open">{"not decided" if ran else "not run"}</td>'
+        told = "was run, but this data or scale cannot decide it" if ran else "would decide it"
+        reason = why(f"{experiment} {told}.")
+        return f'<tr>{mark}<td class="open">{escape(statement)}</td><td>{reason}</td></tr>'
     verdict = f"{MARKS[claim.verdict]} {claim.verdict.value}"
     cells = [
-        f'<td class="verdict" style="color:{COLOURS[claim.verdict]}">{verdict}</td>',
+        f'<td class="verdict {CLASSES[claim.verdict]}">{verdict}</td>',
         f"<td>{escape(statement)}</td>",
         f'<td class="found"><a href="#{experiment}">{escape(claim.found)}</a></td>',
     ]
@@ -60,13 +81,12 @@ def _claim_row(statement: str, claim: Claim | None, experiment: str) -> str:
 
 def _table(table: Table) -> str:
     rows = [[text_of(cell) for cell in row] for row in table.rows]
-    return numbers_table(table.headings, rows)
+    empty = "nothing to measure in this row, or it is what the others are compared with"
+    return numbers_table(table.headings, rows, empty)
 
 
 def _section(result: Result) -> str:
-    tables = "".join(
-        f'<h3>{escape(t.title)}</h3><div class="scroll">{_table(t)}</div>' for t in result.tables
-    )
+    tables = "".join(f"<h3>{escape(t.title)}</h3>{_table(t)}" for t in result.tables)
     figures = "".join(figure(f.svg, f.caption) for f in result.figures)
     # The command has a place of its own, above the rest.
     source = {key: value for key, value in result.provenance.items() if key != "command"}

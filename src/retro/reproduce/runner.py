@@ -1,10 +1,13 @@
 """Run experiments and collect the findings of all of them on one page."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from retro.config.as_json import to_dict
 from retro.errors import ConfigError
+from retro.pages.shell import Made
+from retro.pages.sources import corpus_words
 from retro.reproduce import ablation, language_modelling, memories, other_data, scaling
 from retro.reproduce.experiment import Experiment
 from retro.reproduce.page import render
@@ -135,7 +138,10 @@ def reproduce(
         # Saved at once: a later experiment that fails costs only itself.
         result.save(folder / "reproduce")
         results.append(result)
-    write_report(folder, scale)
+    words = ["retro", "reproduce", *(names or ["all"]), "--scale", scale.name, "--out", str(folder)]
+    if sources:
+        words += ["--sources", *sources]
+    write_report(folder, scale, Made(shlex.join(words), corpus_words(study.work)))
     return results
 
 
@@ -145,8 +151,8 @@ def finished(folder: Path) -> list[Result]:
     return [Result.load(path) for path in paths.values() if path.exists()]
 
 
-def write_report(folder: Path, scale: Scale) -> Path:
+def write_report(folder: Path, scale: Scale, made: Made | None = None) -> Path:
     path = folder / "reproduce" / "report.html"
     with atomic_write(path) as file:
-        file.write(render(finished(folder), scale.name).encode())
+        file.write(render(finished(folder), scale.name, made).encode())
     return path

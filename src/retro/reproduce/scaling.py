@@ -8,11 +8,12 @@ from retro.config import ModelConfig
 from retro.jobs.retrieval import find_thinned
 from retro.pages.plots import line_plot
 from retro.reproduce.claims import Claim, above, together
-from retro.reproduce.experiment import NAMES, Trio, band, fewer, flat, percent, trio
+from retro.reproduce.experiment import NAMES, Trio, band, flat, trio
 from retro.reproduce.result import Cell, Figure, Findings, Table
 from retro.reproduce.scales import Scale
 from retro.run import make_model
 from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
+from retro.scoring.wording import fewer, percent
 from retro.study import Study
 
 NEAREST = 100
@@ -41,7 +42,7 @@ def datastore_size(study: Study, scale: Scale) -> Findings:
     # The claim compares the ends of the curve; the points between are only shown.
     first, last = min(bits), max(bits)
     gain = relative_gain(bits[last], bits[first])
-    sentence = f"{fewer(gain)} with all of the datastore than with {first:.0%} of it"
+    sentence = fewer(gain, f"with all of the datastore than with {first:.0%} of it")
     claim = Claim("datastore-size", above(gain), sentence)
     x = list(tokens.values())
     lines = [
@@ -70,7 +71,7 @@ def num_neighbours(study: Study, scale: Scale) -> Findings:
     claims = []
     if BEYOND in bits:
         gain = relative_gain(bits[BEYOND], bits[found.k])
-        sentence = f"{fewer(gain)} with {BEYOND} than with the {found.k} of training; fewest with {best}"
+        sentence = f"{fewer(gain, f'with {BEYOND} than with the {found.k} of training')}; fewest with {best}"
         claims = [Claim("more-neighbours", above(gain), sentence)]
     lines = [
         band("RETRO[ON]", ks, list(per_byte.values()), "on"),

@@ -25,6 +25,7 @@ from retro.scoring.windows import (
     scored_places,
     windows_of,
 )
+from retro.stages.hints import with_paths
 from retro.stages.progress import Progress, no_progress
 
 PART = 4
@@ -124,10 +125,11 @@ def expect_saved(neighbours: Neighbours, k: int) -> None:
     """Refuse more neighbours than are saved: the scores would be labelled with a k they do not have."""
     saved = neighbours.max_neighbours
     if k > saved:
+        place = neighbours.artifact.path
+        build, find = f"retro build WORK --num-neighbours {k}", "retro neighbours WORK"
         raise ConfigError(
-            f"num_neighbours is {k}, and {neighbours.artifact.path} has {saved} saved for each chunk; "
-            f"expected at most {saved}; "
-            f"run: retro build WORK --num-neighbours {k}, and then: retro neighbours WORK"
+            f"num_neighbours is {k}, and {place} has {saved} saved for each chunk; expected at most {saved}; "
+            f"run: {with_paths(build, place)}, and then: {with_paths(find, place)}"
         )
 
 

@@ -6,9 +6,10 @@ from itertools import pairwise
 import numpy as np
 
 from retro.errors import ArtifactError
-from retro.scoring.evaluate import OFF, Evaluation
+from retro.scoring.evaluate import COMMAND, OFF, Evaluation
 from retro.scoring.intervals import Interval, bootstrap, relative_gain
 from retro.scoring.leakage import NEW
+from retro.stages.hints import with_paths
 
 BUCKETS = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 """Edges of the overlap ranges. The first one ends at `NEW`: its chunks count as unseen."""
@@ -29,9 +30,13 @@ class Bucket:
 
     @property
     def label(self) -> str:
-        # :g rather than :.0%, because an eighth is 12.5 %.
-        high = f"{100 * self.high:g}%"
-        return f"≤ {high}" if self.low == 0 else f"{100 * self.low:g}%–{high}"
+        return bucket_label(self.low, self.high)
+
+
+def bucket_label(low: float, high: float) -> str:
+    # :g rather than :.0%, because an eighth is 12.5 %.
+    end = f"{100 * high:g}%"
+    return f"≤ {end}" if low == 0 else f"{100 * low:g}%–{end}"
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ def compare(baseline: Evaluation, retro: Evaluation, on_mode: str) -> Comparison
     if baseline.artifact.inputs["tokens"] != retro.artifact.inputs["tokens"]:
         raise ArtifactError(
             f"{baseline.artifact.path} and {retro.artifact.path} were scored on different tokens; "
-            "expected the same; run: retro evaluate"
+            f"expected the same; remove one and run: {with_paths(COMMAND, retro.artifact.path)}"
         )
     chunks = {
         "baseline": baseline.chunk_bits(OFF),

@@ -6,7 +6,8 @@ datastore since.
 """
 
 import json
-from dataclasses import asdict
+import shutil
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from retro.model.protocol import LanguageModel
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.pinned import PinnedNeighbours, open_pinned, pin
-from retro.scoring.bits_per_byte import Metrics, Scores, Sizes, chunk_bytes, expect_saved, measure, score
+from retro.scoring.bits_per_byte import Metrics, Sizes, chunk_bytes, expect_saved, measure, score
 from retro.scoring.intervals import Interval
 from retro.scoring.leakage import FilteredScore, chunk_overlaps, filtered_bits_per_byte, overlap_histogram
+from retro.stages.files import link_or_copy, read_object
+from retro.stages.hints import with_paths
 from retro.stages.parts import ARRAY, Parts
 from retro.stages.progress import Progress, at_step, no_progress
-from retro.stages.stage import MANIFEST, Artifact, Stage, open_artifact, run_stage
+from retro.stages.stage import MANIFEST, Artifact, Stage, open_artifact, recorded_inputs, run_stage
 
 COMMAND = "retro evaluate WORK RUN"
 OFF = "off"
@@ -45,6 +48,7 @@ class Evaluation:
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
+        artifact.expect_whole("results.json", "scores.npz")
         self.results: dict[str, Any] = json.loads(artifact.file("results.json").read_text())
         with np.load(artifact.file("scores.npz"), allow_pickle=False) as arrays:
             self.arrays = {name: arrays[name] for name in arrays.files}
@@ -110,8 +114,8 @@ def evaluation_folder(work: Path, run: str, name: str) -> Path:
     former = work / "evaluations" / f"{run}-{name}"
     manifests = [folder / MANIFEST for folder in (former, work / "runs" / run)]
     if all(manifest.exists() for manifest in manifests):
-        evaluated, trained = (json.loads(manifest.read_text()) for manifest in manifests)
-        if evaluated["inputs"].get("model") == trained["fingerprint"]:
+        trained = read_object(manifests[1], "restore it, or remove the run and train again")
+        if recorded_inputs(former).get("model") == trained.get("fingerprint"):
             return former
     return work / "evaluations" / run / name
 
@@ -137,13 +141,19 @@ def evaluate(
     config: EvaluationConfig,
     progress: Progress = no_progress,
     facts: dict[str, Any] | None = None,
+    command: str = COMMAND,
 ) -> Evaluation:
     """Score the neighbours' token store with the model. After an interruption, score only what is missing.
 
-    An evaluation keeps the neighbours it was started with. `facts` about the documents are
-    copied into the results.
+    An evaluation keeps the neighbours it was started with. If it is finished and differs in its
+    values of k alone, those that it lacks are added to it: the result is that of scoring all of
+    them at once. `facts` about the documents are copied into the results; `command` is what a
+    user runs for this evaluation.
     """
     store = neighbours.store
+    former = _with_other_k(path, config)
+    if former is not None:
+        config = _joined(former.config, config)
     ks = config.num_neighbours if model.facts.retrieves else ()
     begun_with = _begun_with(path, neighbours)
     # Checked before the first window, not after hours of scoring without retrieval.
@@ -151,21 +161,32 @@ def evaluate(
     if begun_with is not None and _num_deleted(begun_with, config):
         raise ArtifactError(
             f"{path} was made with other neighbours than are here now, as some were deleted from the "
-            f"datastore; remove {begun_with.artifact.path.parent} and run: {COMMAND}"
+            f"datastore; remove {begun_with.artifact.path.parent} and run: {with_paths(command, path)}"
         )
 
     def work(stage: Stage) -> None:
         # Pinned before anything is scored, so that all parts of an evaluation see the same
         # neighbours.
         pinned = begun_with or pin(neighbours, stage.file(NEIGHBOURS))
-        scores = {}
+        if former is not None:
+            shutil.copytree(
+                former.artifact.file(NEIGHBOURS),
+                stage.file(NEIGHBOURS),
+                copy_function=link_or_copy,
+                dirs_exist_ok=True,
+            )
+        bits = {}
         for k in (0, *ks):
             mode = on(k) if k else OFF
+            if former is not None and mode in former.modes:
+                bits[mode] = Bits(former.document_bits(mode), former.chunk_bits(mode))
+                continue
             # Parts are named by number alone, so each mode needs a folder of its own.
             keep = Parts(stage.scratch(mode), ARRAY).keep
             given = pinned if k else None
-            scores[mode] = score(model, store, config, given, k, at_step(progress, mode), keep)
-        arrays, results = _summarise(scores, pinned, config)
+            scored = score(model, store, config, given, k, at_step(progress, mode), keep)
+            bits[mode] = Bits(scored.by_document(), scored.by_chunk(pinned.table))
+        arrays, results = _summarise(bits, pinned, config)
         with stage.write("scores.npz") as file:
             np.savez(file, allow_pickle=False, **arrays)
         with stage.write("results.json") as file:
@@ -180,7 +201,29 @@ def evaluate(
         "tokens": store.fingerprint,
         "neighbours": (begun_with or neighbours).fingerprint,
     }
-    return Evaluation(run_stage(path, "evaluation", to_dict(config), inputs, work, COMMAND))
+    renew = former is not None and former.artifact.inputs == inputs
+    return Evaluation(run_stage(path, "evaluation", to_dict(config), inputs, work, command, renew))
+
+
+def _with_other_k(path: Path, config: EvaluationConfig) -> Evaluation | None:
+    """The finished evaluation of this place, if its values of k are the only setting that differs."""
+    # One from before its neighbours were pinned says too little of what it was made with.
+    if not (path / NEIGHBOURS / MANIFEST).exists():
+        return None
+    former = Evaluation.open(path)
+    other = replace(former.config, num_neighbours=config.num_neighbours) == config
+    return former if other and former.config != config else None
+
+
+def _joined(former: EvaluationConfig, config: EvaluationConfig) -> EvaluationConfig:
+    """The settings with every k that was scored or is asked for; in the order that is asked for if it has
+    all."""
+    scored, asked = former.num_neighbours, config.num_neighbours
+    if set(asked) <= set(scored):
+        return former
+    if set(scored) <= set(asked):
+        return config
+    return replace(config, num_neighbours=tuple(dict.fromkeys((*scored, *asked))))
 
 
 def _begun_with(path: Path, neighbours: Neighbours) -> PinnedNeighbours | None:
@@ -202,8 +245,16 @@ def _num_deleted(neighbours: Neighbours, config: EvaluationConfig) -> int:
     return neighbours.num_deleted(max((config.leakage_neighbours, *config.num_neighbours)))
 
 
+@dataclass(frozen=True)
+class Bits:
+    """What a mode needs of its scores: the bits of every document and of every chunk."""
+
+    by_document: np.ndarray
+    by_chunk: np.ndarray
+
+
 def _summarise(
-    scores: dict[str, Scores], neighbours: Neighbours, config: EvaluationConfig
+    bits: dict[str, Bits], neighbours: Neighbours, config: EvaluationConfig
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays that comparisons need, and the results as JSON."""
     store, table, tokenizer = neighbours.store, neighbours.table, neighbours.datastore.tokenizer
@@ -218,20 +269,20 @@ def _summarise(
         "document_tokens": sizes.num_tokens,
         "document_words": sizes.num_words,
     }
-    by_document = {mode: scored.by_document() for mode, scored in scores.items()}
-    by_chunk = {mode: scored.by_chunk(table) for mode, scored in scores.items()}
+    by_document = {mode: found.by_document for mode, found in bits.items()}
+    by_chunk = {mode: found.by_chunk for mode, found in bits.items()}
     results = {
-        "modes": {mode: asdict(measure(bits, sizes)) for mode, bits in by_document.items()},
+        "modes": {mode: asdict(measure(found, sizes)) for mode, found in by_document.items()},
         "sources": _by_source(by_document, sizes, neighbours),
         "overlap": [asdict(part) for part in overlap_histogram(chunks["overlaps"], chunks["num_bytes"])],
         "filtered": {
-            mode: [asdict(entry) for entry in filtered_bits_per_byte(bits, **chunks)]
-            for mode, bits in by_chunk.items()
+            mode: [asdict(entry) for entry in filtered_bits_per_byte(found, **chunks)]
+            for mode, found in by_chunk.items()
         },
     }
     arrays = {**chunks, **documents}
-    arrays |= {f"documents/{mode}": bits for mode, bits in by_document.items()}
-    arrays |= {f"chunks/{mode}": bits for mode, bits in by_chunk.items()}
+    arrays |= {f"documents/{mode}": found for mode, found in by_document.items()}
+    arrays |= {f"chunks/{mode}": found for mode, found in by_chunk.items()}
     return arrays, results
 
 

@@ -15,6 +15,7 @@ from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.shared_runs import ColouredChunk, colour_chunks
 from retro.scoring.bits_per_byte import chunk_bytes, score
 from retro.scoring.evaluate import OFF, Evaluation, on
+from retro.stages.hints import with_paths
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,10 @@ class InspectedDocument:
 def document_gains(evaluation: Evaluation, store: TokenStore, k: int) -> list[DocumentGain]:
     """Every document of the evaluated split, largest gain first."""
     if on(k) not in evaluation.modes:
+        command = f"retro evaluate WORK RUN --num-neighbours {k}"
         raise ArtifactError(
             f"{evaluation.artifact.path} has {', '.join(evaluation.modes)}; expected {on(k)}; "
-            f"remove it and run: retro evaluate WORK RUN --num-neighbours {k}"
+            f"remove it and run: {with_paths(command, evaluation.artifact.path)}"
         )
     off_bits = evaluation.document_bits(OFF)
     on_bits = evaluation.document_bits(on(k))
@@ -100,8 +102,11 @@ def document_gains(evaluation: Evaluation, store: TokenStore, k: int) -> list[Do
     return sorted(gains, key=lambda document: -document.gain)
 
 
-def find_document(store: TokenStore, name: str) -> int:
-    """The number of the document with this id, or SOURCE/ID where several sources have it."""
+def find_document(store: TokenStore, name: str, command: str = "retro inspect WORK RUN --list") -> int:
+    """The number of the document with this id, or SOURCE/ID where several sources have it.
+
+    `command` lists the documents.
+    """
     found = [
         number
         for number, row in enumerate(store.documents)
@@ -110,7 +115,7 @@ def find_document(store: TokenStore, name: str) -> int:
     if len(found) != 1:
         raise DataError(
             f"{len(found) or 'no'} documents of {store.artifact.path} have the id {name!r}; "
-            "expected one, named ID or SOURCE/ID; run: retro inspect WORK RUN --list"
+            f"expected one, named ID or SOURCE/ID; run: {command}"
         )
     return found[0]
 

@@ -18,6 +18,7 @@ from retro.corpus.decontamination import find_pairs
 from retro.corpus.documents import Document
 from retro.corpus.encode import EncodedDocument, row_of
 from retro.corpus.readers import READERS, FieldMap, read
+from retro.corpus.readers.records import split_fields
 from retro.corpus.readers.sources import fingerprint_of
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore, write_tokens
@@ -76,13 +77,15 @@ def name_of(source: str) -> str:
     # Files with the same name in different folders are different sets; one file is one set,
     # however its path is written. A source that is not a path, such as a name on the hub, must
     # not depend on the folder the command is run in.
-    address = str(Path(source).resolve()) if Path(source).exists() else source
+    path = split_fields(source)[0]
+    address = str(Path(path).resolve()) if Path(path).exists() else path
     digits = hashlib.sha256(address.encode()).hexdigest()[:8]
     return f"{_former_name_of(source)}-{digits}"
 
 
 def _former_name_of(source: str) -> str:
     """The name of a set's folder from before files with the same name were told apart."""
+    source, _ = split_fields(source)
     is_listed = source.partition("@")[0] in READERS
     return _plain(source if is_listed else Path(source).resolve().name.partition(".")[0])
 
@@ -119,7 +122,8 @@ def documents_of(source: str, fields: FieldMap | None = None) -> Iterator[Docume
 def source_fingerprint(source: str, fields: FieldMap | None = None) -> str:
     """A fingerprint that changes with the documents."""
     name, split = _without_split(source)
-    return make_fingerprint(fingerprint_of(name), split, asdict(fields or FieldMap()))
+    _, fields = split_fields(name, fields)
+    return make_fingerprint(fingerprint_of(name), split, asdict(fields))
 
 
 def _without_split(source: str) -> tuple[str, str]:
@@ -158,7 +162,8 @@ def write_set(source: str, path: Path, tokenizer: Tokenizer, fields: FieldMap | 
     for number, document in enumerate(documents_of(source, fields)):
         tokens = np.array(tokenizer.encode(document.text), dtype=tokenizer.dtype)
         encoded.append(EncodedDocument(number, row_of(document, len(tokens)), tokens))
-    return write_tokens(encoded, [document.row for document in encoded], path, tokenizer, {}, inputs)
+    rows = [document.row for document in encoded]
+    return write_tokens(encoded, rows, path, tokenizer, {}, inputs, COMMAND)
 
 
 def _compare(store: TokenStore, datastore: Datastore, training: TokenStore | None, path: Path) -> Seen:
