@@ -24,3 +24,16 @@ def test_a_page_holds_the_colours_that_it_uses() -> None:
         assert f"<mark class=o{level}>" in page
     assert "<title>A &amp; B</title>" in page
     assert ".more { }" in page
+
+
+def test_a_single_token_has_no_colour_and_leads_nowhere() -> None:
+    single, blank = [Span("a", 1, 1), Span("b", 0, 0)], [Span(".", 1, 2), Span("\n", 2, 2)]
+    run = [Span("c", 1, 2), Span("d", 2, 2)]
+
+    def html(spans: list[Span]) -> str:
+        return spans_html(spans, lambda _: "there")
+
+    assert html(single) == "<mark class=o1>a</mark><mark class=o0>b</mark>"
+    assert html(blank) == ".\n"
+    assert html(run) == '<a href="#there"><mark class=o2>cd</mark></a>'
+    assert ".o1 { background: none; }" in page_html("", "")

@@ -1,6 +1,7 @@
 """The report on two evaluations whose numbers are made up: the page, and the same as JSON."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,3 +106,16 @@ def test_what_is_not_known_is_null(tmp_path: Path) -> None:
     record = json.loads(json.dumps(report_record(report), allow_nan=False))
     assert record["comparison"]["gain_on_new_chunks"] == {"estimate": None, "low": None, "high": None}
     assert report_page(report)
+
+
+def test_a_verdict_leads_and_choices_are_listed(tmp_path: Path) -> None:
+    report = a_report(tmp_path, [0.0, 0.1, 0.3, 1.0])
+    judged = replace(report, verdict="Retrieval helps <here>.", choices=[("model", "4 layers & more")])
+    page = report_page(judged)
+    assert '<p class="lead">Retrieval helps &lt;here&gt;.</p>' in page
+    assert "What was chosen, and why" in page
+    assert "4 layers &amp; more" in page
+    assert report_record(judged)["verdict"] == judged.verdict
+    plain = report_page(report)
+    assert "What was chosen" not in plain
+    assert plain.count('class="lead"') == 1

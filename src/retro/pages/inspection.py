@@ -1,37 +1,45 @@
 """An inspected document as an HTML page, like the paper's tables, and as plain JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from html import escape
 from itertools import groupby
 from math import log
 from typing import Any
 
-from retro.pages.coloured_text import chunk_record, legend_html, neighbour_html, spans_html
-from retro.pages.shell import BETTER, page
+from retro.pages.chunk_map import chunk_map
+from retro.pages.coloured_text import chunk_html, chunk_record, legend_html, neighbour_html
+from retro.pages.colours import BETTER, gain_legend
+from retro.pages.shell import Made, page, why
+from retro.pages.sources import NOWHERE, SourceFiles, sources_html
+from retro.retrieval.shared_runs import ColouredNeighbour
 from retro.scoring.inspection import InspectedChunk, InspectedDocument
 
 LIMIT = 0.5 / log(2)
 """The gain in bits that gets the strongest colour: half a nat, as in the paper."""
 LEVELS = len(BETTER)
 DIFFERENCE = "L<sub>OFF</sub> − L<sub>ON</sub>"
-NOTHING_BEFORE = "there is no chunk before, and so no neighbour to share with"
+NOTHING_BEFORE = "There is no chunk before it, and so no neighbour to share with."
+NOTHING_READ = "The chunk before found no neighbour, so there is nothing to share with."
+NONE_FOLLOWS = "No chunk follows that could read neighbours, so none are shown."
+NONE_FOUND = "No neighbour was saved for this chunk: it has no text, or its neighbours were deleted."
 EXPLANATION = """\
-Bits saved in each chunk, from first to last. Each chunk C is shown twice: by what every token
-gained, and by how much of it occurs in the neighbours of the chunk before, the only ones it could
-see. Beside it are its own neighbours ┃ and their continuations, by what they share with the next
-chunk. The first chunk sees no neighbour."""
+Each chunk C is shown twice: by what every token gained, and by how much of it occurs in the neighbours
+of the chunk before, the only ones it could see. Beside it are its own neighbours ┃ and their
+continuations, by what they share with the next chunk. A coloured run leads to the other place where it
+stands, a neighbour's title to the list of sources at the end."""
 STYLE = """\
-.legend { display: inline-block; margin: .3em 2em .3em 0; font-size: 13px; color: var(--quiet); }
 .totals { display: flex; flex-wrap: wrap; gap: .4em 2.6em; margin: 1em 0; padding: 0; }
 .totals div { display: flex; flex-direction: column-reverse; }
 .totals dt { font-size: 12px; color: var(--quiet); }
 .totals dd { margin: 0; font-size: 1.35em; font-variant-numeric: tabular-nums; }
-.map { width: 100%; height: 72px; display: block; margin: .4em 0 0; }
-.map rect:hover { opacity: .6; }
-.map .gain { fill: var(--better-4); }
-.map .loss { fill: var(--worse-4); }
+.map { width: 100%; min-width: 680px; display: block; }
+.map text { font: 11px system-ui, sans-serif; fill: var(--quiet); }
+.map line { stroke: var(--line); }
+.map .zero { stroke: var(--quiet); }
+.map a:hover rect, .map a:focus rect { opacity: .6; }
+.map .gain { fill: var(--good); }
+.map .loss { fill: var(--bad); }
 section { border-top: 1px solid var(--line); padding: .5em 0 1.1em; }
-section:target { background: var(--raised); }
 section h2 { margin: .1em 0 .6em; font-size: 14px; font-weight: 600; font-variant-numeric: tabular-nums; }
 section h2 span { font-weight: 400; color: var(--quiet); margin-left: 1em; }
 sub { line-height: 0; font-size: .75em; }
@@ -43,16 +51,30 @@ sub { line-height: 0; font-size: .75em; }
 """
 
 
-def inspection_page(document: InspectedDocument, note: str = "") -> str:
+def inspection_page(
+    document: InspectedDocument, note: str = "", made: Made | None = None, files: SourceFiles = NOWHERE
+) -> str:
     """The page. `note` says where the numbers come from."""
-    origin = " · ".join(filter(None, [document.source, document.id, note]))
-    sections = "".join(_section(number, chunk) for number, chunk in enumerate(document.chunks, start=1))
-    body = f"""<p class="note">{escape(origin)}</p>
-{_totals(document)}{_map(document.chunks)}
+    sections = "".join(_section(document, number, files) for number in range(1, len(document.chunks) + 1))
+    body = f"""<p class="note">{_origin(document, note, files)}</p>
+{_totals(document)}
+<h2>Bits saved in each chunk</h2>
+{chunk_map([chunk.saved for chunk in document.chunks])}
 <p class="note">{EXPLANATION}</p>
-{_gain_legend()}{legend_html("Longest common run with the neighbours, in tokens")}
-{sections}"""
-    return page(document.title or document.id, body, STYLE, wide=True)
+{gain_legend([level / LEVELS * LIMIT for level in range(1, LEVELS + 1)])}
+{legend_html()}
+{sections}
+{sources_html(_shown(document), files)}"""
+    return page(document.title or document.id, body, STYLE, wide=True, made=made)
+
+
+def _origin(document: InspectedDocument, note: str, files: SourceFiles) -> str:
+    """The document's source and id, with a link to its file where that is here."""
+    file = files.find(document.source, document.id)
+    name = escape(document.id)
+    if file is not None:
+        name = f'<a href="{escape(file.as_uri())}">{name}</a>'
+    return " · ".join(filter(None, [escape(document.source), name, escape(note)]))
 
 
 def _totals(document: InspectedDocument) -> str:
@@ -71,46 +93,49 @@ def _totals(document: InspectedDocument) -> str:
     return f'<dl class="totals">{cells}</dl>'
 
 
-def _map(chunks: Sequence[InspectedChunk]) -> str:
-    """A bar for every chunk, linked to it: up for bits saved, down for bits lost."""
-    top = max(0.0, *(chunk.saved for chunk in chunks))
-    bottom = min(0.0, *(chunk.saved for chunk in chunks))
-    # The bars fill a height of 100, whatever the largest gain and loss.
-    scale = 100 / ((top - bottom) or 1.0)
-    bars = []
-    for number, chunk in enumerate(chunks):
-        # In SVG y grows downwards: gains end at the zero line, losses begin there.
-        y = (top - max(0.0, chunk.saved)) * scale
-        # A bar without height could be neither seen nor clicked.
-        height = max(abs(chunk.saved) * scale, 0.6)
-        name = "gain" if chunk.saved >= 0 else "loss"
-        bars.append(
-            f'<a href="#c{number + 1}">'
-            f'<rect class="{name}" x="{number * 10}" y="{y:.1f}" width="9" height="{height:.1f}">'
-            f"<title>C{number + 1}: {chunk.saved:+.1f} bits saved</title></rect></a>"
-        )
-    # Room for at least 24 bars, so that those of a short document stay narrow.
-    box = f"0 0 {10 * max(len(chunks), 24)} 101"
-    return f'<svg class="map" viewBox="{box}" preserveAspectRatio="none" role="img">{"".join(bars)}</svg>'
+def _shown(document: InspectedDocument) -> Iterator[tuple[str, str, ColouredNeighbour]]:
+    for number, chunk in enumerate(document.chunks, start=1):
+        for rank, neighbour in enumerate(chunk.coloured.neighbours, start=1):
+            yield _neighbour_id(number, rank), f"C{number}, neighbour {rank}", neighbour
 
 
-def _section(number: int, chunk: InspectedChunk) -> str:
+def _neighbour_id(number: int, rank: int) -> str:
+    return f"n{number}-{rank}"
+
+
+def _section(document: InspectedDocument, number: int, files: SourceFiles) -> str:
     """A chunk by its gains and by what it shares with the neighbours of the chunk before, and
     its own neighbours."""
-    verdict = "sees no neighbour"
-    shared = (NOTHING_BEFORE, "")  # empty, so that the columns stay where they are
-    if number > 1:
-        verdict = f"{'saves' if chunk.saved >= 0 else 'costs'} {abs(chunk.saved):.1f}"
-        heading = f"C{number} by what it shares with the neighbours of C{number - 1}"
-        shared = (heading, spans_html(chunk.coloured.spans))
-    cells = [(f"C{number} by {DIFFERENCE}", _gains(chunk)), shared]
+    chunk = document.chunks[number - 1]
+    cells = [("", f"C{number} by {DIFFERENCE}", _gains(chunk)), ("", *_shared(document, number))]
+    following = f"c{number + 1}" if number < len(document.chunks) else ""
     for rank, neighbour in enumerate(chunk.coloured.neighbours, start=1):
         heading = f"neighbour {rank} ┃ its continuation, by what it shares with C{number + 1}"
-        cells.append((heading, neighbour_html(neighbour)))
+        text = neighbour_html(neighbour, following, files, listed=True)
+        cells.append((_neighbour_id(number, rank), heading, text))
+    if not chunk.coloured.neighbours:
+        cells.append(("", "its own neighbours", why(NONE_FOUND if following else NONE_FOLLOWS)))
+    verdict = "sees no neighbour"
+    if number > 1:
+        verdict = f"{'saves' if chunk.saved >= 0 else 'costs'} {abs(chunk.saved):.1f}"
     bits = f"{sum(chunk.off):.1f} → {sum(chunk.on):.1f} bits"
     head = f"C{number}<span>{bits}</span><span>{verdict}</span>"
-    row = "".join(f"<div><h3>{heading}</h3><p>{text}</p></div>" for heading, text in cells)
+    row = "".join(
+        f"<div{place and f' id={place}'}><h3>{heading}</h3><p>{text}</p></div>"
+        for place, heading, text in cells
+    )
     return f'<section id="c{number}"><h2>{head}</h2><div class="row">{row}</div></section>\n'
+
+
+def _shared(document: InspectedDocument, number: int) -> tuple[str, str]:
+    """A chunk by what it shares with what it could read, under a heading; or why there is nothing."""
+    if number == 1:
+        return "what it shares", why(NOTHING_BEFORE)
+    heading = f"C{number} by what it shares with the neighbours of C{number - 1}"
+    read = document.chunks[number - 2].coloured.neighbours
+    before = [_neighbour_id(number - 1, rank + 1) for rank in range(len(read))]
+    text = chunk_html(document.chunks[number - 1].coloured, before)
+    return heading, text if read else f"{text}\n\n{why(NOTHING_READ)}"
 
 
 def _gains(chunk: InspectedChunk) -> str:
@@ -134,19 +159,6 @@ def _level(gain: float) -> int:
     """The colour of a gain in bits: −4 for a large loss, 0 for none, 4 for a large gain."""
     # Beyond the limit the colour stays the strongest.
     return max(-LEVELS, min(LEVELS, round(gain / LIMIT * LEVELS)))
-
-
-def _gain_legend() -> str:
-    boxes = []
-    for level in range(-LEVELS, LEVELS + 1):
-        size = f"{abs(level) / LEVELS * LIMIT:.2f}"
-        if level < 0:
-            boxes.append(f"<mark class=w{-level}>{'≤ ' if level == -LEVELS else ''}−{size}</mark>")
-        elif level > 0:
-            boxes.append(f"<mark class=b{level}>{'≥ ' if level == LEVELS else ''}{size}</mark>")
-        else:
-            boxes.append("<mark>0</mark>")
-    return f'<p class="legend">{DIFFERENCE} of a token, in bits: {"".join(boxes)}</p>'
 
 
 def inspection_record(document: InspectedDocument) -> dict[str, Any]:

@@ -1,26 +1,44 @@
 """The plots of a report, as SVG text to embed in a page."""
 
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 from retro.errors import MissingExtraError
+from retro.pages.colours import INK, MODELS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-COLOURS = {
-    "baseline": "#7a7f87",
-    "off": "#d08c2e",
-    "on": "#2a6f97",
-    "train": "#9fc2d6",
-    "fit": "#7b5ea7",
-    "other": "#5c946e",
-}
+COLOURS = {name: shade.light for name, shade in MODELS.items()}
 """The colour of each thing, the same in all plots."""
-GRID = "#e6e6e6"
-DARK = "#333"
+TEXT = INK["text"].light
+GRID = INK["line"].light
+VARIABLES = {INK[name].light: name for name in ("text", "line")} | {
+    shade.light: name for name, shade in MODELS.items()
+}
+"""The page's variable for each colour that a plot is drawn with."""
+# Of any type, since matplotlib's names are a type of their own that only it can write down.
+SETTINGS: dict[Any, Any] = {
+    "font.size": 9,
+    "text.color": TEXT,
+    "axes.labelcolor": TEXT,
+    "axes.edgecolor": TEXT,
+    "xtick.color": TEXT,
+    "ytick.color": TEXT,
+    # What is drawn without a colour of its own, such as the ends of intervals.
+    "axes.prop_cycle": f"cycler('color', ['{TEXT}'])",
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    # Letters as text, which can be read aloud and searched for, rather than as outlines.
+    "svg.fonttype": "none",
+}
 
 
 @dataclass(frozen=True)
@@ -56,85 +74,142 @@ def line_plot(
     log_x: bool = False,
 ) -> str:
     """Curves, with their intervals, if any, as bands."""
-    figure, axes = _figure()
-    for line in lines:
-        colour = COLOURS[line.colour]
-        # A few points were measured one by one and get markers; many form a curve.
-        marker = "o" if len(line.x) <= 12 else ""
-        axes.plot(line.x, line.y, line.style, marker=marker, markersize=4, color=colour, label=line.label)
-        if line.low:
-            axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
-    if log_x:
-        axes.set_xscale("log")
-    if xticks is not None:
-        # A logarithmic axis would label powers of ten, and add its own ticks between ours.
-        axes.set_xticks(xticks, [f"{tick:g}" for tick in xticks], minor=False)
-        axes.minorticks_off()
-    axes.legend(frameon=False)
-    return _svg(figure, axes, xlabel, ylabel)
+    with _figure() as (figure, axes):
+        for line in lines:
+            colour = COLOURS[line.colour]
+            # A few points were measured one by one and get markers; many form a curve.
+            marker = "o" if len(line.x) <= 12 else ""
+            axes.plot(line.x, line.y, line.style, marker=marker, markersize=4, color=colour, label=line.label)
+            if line.low:
+                axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
+        if log_x:
+            axes.set_xscale("log")
+        if xticks is not None:
+            # A logarithmic axis would label powers of ten, and add its own ticks between ours.
+            axes.set_xticks(xticks, [f"{tick:g}" for tick in xticks], minor=False)
+            axes.minorticks_off()
+        _legend(axes)
+        told = [f"{line.label}: {_series(line)}" for line in lines]
+        return _svg(figure, axes, xlabel, ylabel, told)
 
 
 def bar_plot(bars: Sequence[Bar], ylabel: str, form: str = "{:.3f}") -> str:
     """Bars with their intervals; the axis starts at zero, so that lengths can be compared."""
-    figure, axes = _figure()
-    for number, bar in enumerate(bars):
-        errors = [[bar.value - bar.low], [bar.high - bar.value]]
-        colour = COLOURS[bar.colour]
-        axes.bar(number, bar.value, yerr=errors, color=colour, width=0.6, capsize=4, ecolor=DARK)
-        axes.text(number, bar.high, form.format(bar.value), ha="center", va="bottom", fontsize=9)
-    axes.set_xticks(range(len(bars)), [bar.label for bar in bars])
-    # Room for the numbers above the bars.
-    axes.margins(y=0.12)
-    return _svg(figure, axes, "", ylabel)
+    with _figure() as (figure, axes):
+        for number, bar in enumerate(bars):
+            errors = [[bar.value - bar.low], [bar.high - bar.value]]
+            colour = COLOURS[bar.colour]
+            axes.bar(number, bar.value, yerr=errors, color=colour, width=0.6, capsize=4, ecolor=TEXT)
+            place = (number, max(bar.high, 0.0))
+            axes.annotate(
+                form.format(bar.value), place, (0, 2), textcoords="offset points", ha="center", va="bottom"
+            )
+        axes.set_xticks(range(len(bars)), [bar.label for bar in bars])
+        if len(bars) > 5:
+            # Many names would run into each other.
+            axes.tick_params(axis="x", labelrotation=40)
+        # Room for the numbers above the bars.
+        axes.margins(y=0.12)
+        return _svg(figure, axes, "", ylabel, [_told(bar, form) for bar in bars])
 
 
-def sideways_bars(bars: Sequence[Bar], xlabel: str) -> str:
+def sideways_bars(bars: Sequence[Bar], xlabel: str, form: str = "{:.1f}") -> str:
     """Bars for many things with long names, the first at the top."""
-    figure, axes = _figure(height=0.8 + 0.32 * len(bars))
-    for number, bar in enumerate(bars):
-        errors = [[bar.value - bar.low], [bar.high - bar.value]]
-        colour = COLOURS[bar.colour]
-        axes.barh(number, bar.value, xerr=errors, color=colour, height=0.6, capsize=3, ecolor=DARK)
-    axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
-    # matplotlib counts upwards; a list is read downwards.
-    axes.invert_yaxis()
-    axes.axvline(0, color=DARK, linewidth=0.8)
-    axes.grid(axis="x", color=GRID)
-    return _svg(figure, axes, xlabel, "")
+    with _figure(height=0.8 + 0.3 * len(bars)) as (figure, axes):
+        for number, bar in enumerate(bars):
+            errors = [[bar.value - bar.low], [bar.high - bar.value]]
+            colour = COLOURS[bar.colour]
+            axes.barh(number, bar.value, xerr=errors, color=colour, height=0.6, capsize=3, ecolor=TEXT)
+            axes.text(max(bar.high, 0.0), number, f" {form.format(bar.value)}", va="center", fontsize=8)
+        axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
+        # matplotlib counts upwards; a list is read downwards.
+        axes.invert_yaxis()
+        axes.axvline(0, color=TEXT, linewidth=0.8)
+        axes.grid(axis="x", color=GRID)
+        # Room for the numbers behind the bars.
+        axes.margins(x=0.14)
+        return _svg(figure, axes, xlabel, "", [_told(bar, form) for bar in bars])
 
 
-def grouped_bars(groups: Sequence[str], series: Sequence[Line], xlabel: str, ylabel: str) -> str:
+def grouped_bars(
+    groups: Sequence[str], series: Sequence[Line], xlabel: str, ylabel: str, form: str = "{:.2f}"
+) -> str:
     """For each group, one bar of every series; `y` holds the heights."""
-    figure, axes = _figure()
-    width = 0.8 / len(series)
-    for number, entry in enumerate(series):
-        # The bars of a group stand side by side, centred on the group, 0.8 wide in all.
-        places = [group + (number - (len(series) - 1) / 2) * width for group in range(len(groups))]
-        axes.bar(places, entry.y, width=width, color=COLOURS[entry.colour], label=entry.label)
-    axes.set_xticks(range(len(groups)), groups)
-    axes.legend(frameon=False, ncols=len(series), loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    return _svg(figure, axes, xlabel, ylabel)
+    with _figure() as (figure, axes):
+        width = 0.84 / len(series)
+        for number, entry in enumerate(series):
+            # The bars of a group stand side by side, centred on the group, 0.84 wide in all.
+            places = [group + (number - (len(series) - 1) / 2) * width for group in range(len(groups))]
+            axes.bar(places, entry.y, width=width, color=COLOURS[entry.colour], label=entry.label)
+            for place, value in zip(places, entry.y, strict=True):
+                # Upright, since the bars are narrower than their numbers.
+                axes.text(
+                    place, value, f" {form.format(value)}", rotation=90, ha="center", va="bottom", fontsize=8
+                )
+        axes.set_xticks(range(len(groups)), groups)
+        axes.margins(y=0.2)
+        _legend(axes)
+        told = [
+            f"{group}: " + ", ".join(f"{entry.label} {form.format(entry.y[number])}" for entry in series)
+            for number, group in enumerate(groups)
+        ]
+        return _svg(figure, axes, xlabel, ylabel, told)
 
 
-def _figure(height: float = 3.4) -> "tuple[object, Axes]":
+def _told(bar: Bar, form: str) -> str:
+    value, low, high = (form.format(number) for number in (bar.value, bar.low, bar.high))
+    return f"{bar.label} {value} ({low} to {high})"
+
+
+def _series(line: Line) -> str:
+    """The points of a curve in words; of many, the first and the last."""
+    points = list(zip(line.x, line.y, strict=True))
+    shown = points if len(points) <= 12 else [points[0], points[-1]]
+    return ", ".join(f"{y:.4g} at {x:g}" for x, y in shown)
+
+
+@contextmanager
+def _figure(height: float = 3.2) -> "Iterator[tuple[Figure, Axes]]":
+    """An empty plot; what is drawn within the block has the pages' colours and letters."""
     try:
+        from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("matplotlib", "eval") from None
-    # Without pyplot, which would keep every figure in memory.
-    figure = Figure(figsize=(5.6, height), layout="constrained")
-    return figure, figure.add_subplot()
+    with rc_context(SETTINGS):
+        # Without pyplot, which would keep every figure in memory.
+        figure = Figure(figsize=(4.8, height), layout="constrained")
+        yield figure, figure.add_subplot()
 
 
-def _svg(figure: object, axes: "Axes", xlabel: str, ylabel: str) -> str:
+def _legend(axes: "Axes") -> None:
+    # Above the plot, where it hides no curve.
+    axes.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), columnspacing=1.2)
+
+
+def _svg(figure: "Figure", axes: "Axes", xlabel: str, ylabel: str, told: Sequence[str]) -> str:
+    """The plot as an image with a name, and with its numbers in words for those who cannot see it."""
+    from matplotlib import rc_context
+
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color=GRID)
     axes.set_axisbelow(True)
+    title = " by ".join(filter(None, [ylabel, xlabel]))
     output = io.StringIO()
-    # Without a date, the same numbers give the same page.
-    figure.savefig(output, format="svg", metadata={"Date": None})  # type: ignore[attr-defined]
-    svg = output.getvalue()
-    # The XML declaration and the document type do not belong inside a page.
-    return svg[svg.index("<svg") :]
+    # Without a date and with ids that depend on the plot alone, the same numbers give the same page.
+    with rc_context({"svg.hashsalt": "\n".join([title, *told])}):
+        figure.savefig(output, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    return _embedded(output.getvalue(), title, ". ".join(told))
+
+
+def _embedded(svg: str, title: str, told: str) -> str:
+    """A saved plot as a part of a page: its colours follow the page's, and alone it keeps its own."""
+    # The XML declaration and the document type do not belong inside a page, nor do ids that every plot has.
+    svg = re.sub(r'<g id="[^"]*">', "<g>", svg[svg.index("<svg") :])
+    for colour, name in VARIABLES.items():
+        svg = svg.replace(colour, f"var(--{name}, {colour})")
+    named = f'<svg role="img" aria-label="{escape(title)}"'
+    head, rest = svg.replace("<svg", named, 1).split(">", 1)
+    return f"{head}><title>{escape(title)}</title><desc>{escape(told)}</desc>{rest}"

@@ -4,16 +4,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
+from itertools import pairwise
 from typing import Any
 
-from retro.pages.coloured_text import chunk_record
+from retro.pages.coloured_text import chunk_record, legend_html
 from retro.pages.plots import Bar, Line, bar_plot, grouped_bars, line_plot
-from retro.pages.samples import Pair, samples_table
-from retro.pages.shell import figure, numbers_table, page
-from retro.scoring.comparison import Comparison
+from retro.pages.samples import Pair, samples_table, shown_neighbours
+from retro.pages.shell import Made, facts_list, figure, numbers_table, page
+from retro.pages.sources import NOWHERE, SourceFiles, sources_html
+from retro.scoring.comparison import BUCKETS, Comparison, bucket_label
 from retro.scoring.evaluate import OFF, Evaluation
-from retro.scoring.intervals import Interval
 from retro.scoring.leakage import NEW, FilteredScore
+from retro.scoring.wording import fewer, part, saves
 
 RESULT_HEADINGS = ("model", "bits per byte", "95 % interval", "perplexity per token", "per word")
 BUCKET_HEADINGS = (
@@ -24,6 +26,7 @@ BUCKET_HEADINGS = (
     "RETRO[ON]",
     "share of the saving",
 )
+NO_TEXT = "no chunk of the test documents falls into this range"
 HELD_OUT = """\
 Test documents were held out by document; training documents with a 13-gram Jaccard similarity of 0.8 or more
 to any of them were removed from the training set and the datastore alike. Intervals are over documents."""
@@ -52,6 +55,17 @@ class Report:
     facts: Sequence[tuple[str, str]]
     """What was run: pairs of a name and a value."""
     commands: str
+    files: SourceFiles = NOWHERE
+    """Where the neighbours' documents are on this machine."""
+    verdict: str = ""
+    """Whether retrieval helps, in plain words, and if not why; empty where nobody judged."""
+    choices: Sequence[tuple[str, str]] = ()
+    """What was chosen for the text and why: pairs of a name and a sentence."""
+
+    @property
+    def made(self) -> Made:
+        """What the page says below its title; the corpus is the fact of that name."""
+        return Made(self.commands, dict(self.facts).get("corpus", self.title))
 
     def modes(self) -> list[tuple[str, Evaluation, str, str]]:
         """The three models compared: name, evaluation, its mode, and colour key."""
@@ -62,42 +76,25 @@ class Report:
         ]
 
 
-def percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-def with_interval(interval: Interval) -> str:
-    return f"{percent(interval.estimate)} ({percent(interval.low)} to {percent(interval.high)})"
-
-
-def _saves(gain: Interval) -> str:
-    """A gain in words that suit its sign."""
-    # An interval that contains zero supports neither a gain nor a loss.
-    if gain.low <= 0 <= gain.high:
-        return f"makes no clear difference ({percent(gain.low)} to {percent(gain.high)} saved)"
-    if gain.estimate > 0:
-        return f"saves {with_interval(gain)}"
-    # With the sign turned, the bounds change places.
-    return f"costs {with_interval(Interval(-gain.estimate, -gain.high, -gain.low))} more"
-
-
 def summary(comparison: Comparison) -> str:
-    """The result in three sentences."""
-    new = comparison.buckets[0]
-    # By the bucket's lower end: every chunk in it shares more than a quarter.
-    copied = [bucket for bucket in comparison.buckets if bucket.low >= 0.25]
-    saving, text = (sum(b.share_of_gain for b in copied), sum(b.share_of_bytes for b in copied))
-    on_new = (
-        f"On the {percent(new.share_of_bytes)} that shares at most an eighth it "
-        f"{_saves(comparison.gain_on_new_chunks)}."
-    )
-    if math.isnan(comparison.gain_on_new_chunks.estimate):
-        on_new = "No chunk shares less than an eighth, so that nothing can be told about new text."
-    return (
-        f"On held-out documents retrieval saves {with_interval(comparison.gain_over_baseline)} of the "
-        f"baseline's bits. {percent(saving)} of the saving comes from the {percent(text)} of the text that "
-        f"shares a run of more than a quarter of a chunk with a neighbour. {on_new}"
-    )
+    """The result in at most three sentences."""
+    gain = comparison.gain_over_baseline
+    sentences = [f"On held-out documents retrieval {saves(gain, 'the baseline')}."]
+    if gain.estimate > 0:
+        # By the bucket's lower end: every chunk in it shares more than a quarter.
+        copied = [bucket for bucket in comparison.buckets if bucket.low >= 0.25]
+        saving, text = (sum(b.share_of_gain for b in copied), sum(b.share_of_bytes for b in copied))
+        sentences.append(
+            f"{part(saving)} of the saving comes from the {part(text)} of the text that shares a run of more "
+            "than a quarter of a chunk with a neighbour."
+        )
+    new = comparison.gain_on_new_chunks
+    if math.isnan(new.estimate):
+        sentences.append("No chunk shares less than an eighth, so that nothing can be told about new text.")
+    else:
+        share = part(comparison.buckets[0].share_of_bytes)
+        sentences.append(f"On the {share} that shares at most an eighth it {saves(new)}.")
+    return " ".join(sentences)
 
 
 def result_rows(baseline: Evaluation, retro: Evaluation) -> list[list[str]]:
@@ -124,17 +121,35 @@ def report_page(report: Report) -> str:
     """The page."""
     comparison = report.comparison
     figures = "".join(figure(svg, caption) for svg, caption in _figures(report))
-    sample = samples_table(report.sample.off, report.sample.on, report.sample.num_neighbours)
-    body = f"""<p class="lead">{escape(summary(comparison))}</p>
+    sample = samples_table(
+        report.sample.off, report.sample.on, report.sample.num_neighbours, files=report.files
+    )
+    # The corpus stands below the title already.
+    facts = [fact for fact in report.facts if fact[0] != "corpus"]
+    body = f"""{_lead(report)}
 {numbers_table(RESULT_HEADINGS, result_rows(report.baseline, report.retro))}
 <p class="note">RETRO[ON] against RETRO[OFF], the same weights without neighbours:
-{with_interval(comparison.gain_over_off)} fewer bits. {HELD_OUT}</p>
+{fewer(comparison.gain_over_off)}. {HELD_OUT}</p>
 <h2>Pictures</h2><div class="plots">{figures}</div>
-<h2>Where the gain comes from</h2>{numbers_table(BUCKET_HEADINGS, _bucket_rows(comparison))}
-<h2>{escape(report.sample.heading)}</h2>{sample}
-<h2>What was run</h2>{numbers_table(["", ""], report.facts)}
-<pre>{escape(report.commands)}</pre>"""
-    return page(report.title, body)
+<h2>Where the gain comes from</h2>
+{numbers_table(BUCKET_HEADINGS, _bucket_rows(comparison), NO_TEXT)}
+<h2>{escape(report.sample.heading)}</h2>{legend_html()}{sample}
+{sources_html(shown_neighbours(report.sample.on), report.files)}
+{_choices(report.choices)}<h2>What was run</h2>{facts_list(facts)}"""
+    return page(report.title, body, made=report.made)
+
+
+def _lead(report: Report) -> str:
+    """The result in words: the verdict, if there is one, and where a saving comes from."""
+    saves = report.comparison.gain_over_baseline.low > 0
+    # What a saving is made of says nothing where there is none.
+    texts = [report.verdict] if report.verdict and not saves else [report.verdict, summary(report.comparison)]
+    return "\n".join(f'<p class="lead">{escape(text)}</p>' for text in texts if text)
+
+
+def _choices(choices: Sequence[tuple[str, str]]) -> str:
+    """What was chosen and why, where something was."""
+    return f"<h2>What was chosen, and why</h2>{facts_list(choices)}\n" if choices else ""
 
 
 def report_record(report: Report) -> dict[str, Any]:
@@ -163,7 +178,10 @@ def report_record(report: Report) -> dict[str, Any]:
             "on": [chunk_record(chunk) for chunk in report.sample.on],
         },
         "facts": dict(report.facts),
+        "verdict": report.verdict,
+        "choices": dict(report.choices),
         "commands": report.commands,
+        "made": report.made.record(),
     }
     found: dict[str, Any] = _without_nan(record)
     return found
@@ -179,13 +197,22 @@ def _without_nan(value: Any) -> Any:
 
 
 def _bucket_rows(comparison: Comparison) -> list[list[str]]:
+    """A row for every range of overlap; one that no chunk falls into has empty cells."""
+    found = {bucket.high: bucket for bucket in comparison.buckets}
     rows = []
-    for bucket in comparison.buckets:
+    for low, high in pairwise(BUCKETS):
+        bucket = found.get(high)
+        if bucket is None:
+            rows.append([bucket_label(low, high), part(0.0), "", "", "", ""])
+            continue
         bits = [f"{value:.3f}" for value in (bucket.baseline, bucket.off, bucket.on)]
-        rows.append(
-            [bucket.label, percent(bucket.share_of_bytes), *bits, percent(bucket.share_of_gain)],
-        )
+        rows.append([bucket.label, part(bucket.share_of_bytes), *bits, _share(bucket.share_of_gain)])
     return rows
+
+
+def _share(value: float) -> str:
+    """A part of the saving, which is not known if nothing was saved or lost in all."""
+    return part(value) if math.isfinite(value) else ""
 
 
 def _figures(report: Report) -> list[tuple[str, str]]:
@@ -198,7 +225,8 @@ def _figures(report: Report) -> list[tuple[str, str]]:
         ),
         (
             _by_k(report.baseline, report.retro),
-            "Bits per byte by the number of neighbours at evaluation; training used two.",
+            "Bits per byte by the number of neighbours at evaluation; "
+            f"training used {report.comparison.on_mode.removeprefix('on-')}.",
         ),
         (
             _by_alpha(report),

@@ -6,7 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from retro.retrieval.shared_runs import PALETTE, ColouredChunk, ColouredNeighbour, Span
+from retro.pages.colours import SHARED_WORDS, shared_labels, shared_shade
+from retro.retrieval.shared_runs import ColouredChunk, ColouredNeighbour, Span
 
 
 def render_sample(chunks: Sequence[ColouredChunk], title: str) -> RenderableType:
@@ -31,19 +32,19 @@ def spans_text(spans: Sequence[Span], num_dim: int = 0) -> Text:
     text = Text()
     for number, span in enumerate(spans):
         style = "dim" if number < num_dim else ""
-        if span.colour:
-            # The palette is light on any terminal, so the letters on it are black.
-            style = f"black on {span.colour}"
+        if shade := shared_shade(span.level):
+            # The colours for light paper on any terminal, so the letters on them are black.
+            style = f"black on {shade.light}"
         text.append(span.text, style)
     return text
 
 
 def legend() -> Text:
     """What the colours mean."""
-    text = Text("longest common run in tokens: ")
-    for length, colour in enumerate(PALETTE):
-        more = "+" if length == len(PALETTE) - 1 else ""
-        text.append(f" {length}{more} ", f"black on {colour}")
+    text = Text(f"{SHARED_WORDS}: ")
+    for level, label in enumerate(shared_labels()):
+        shade = shared_shade(level)
+        text.append(f" {label} ", f"black on {shade.light}" if shade else "")
     return text
 
 
