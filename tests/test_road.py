@@ -112,6 +112,7 @@ def test_the_demo_reports_and_reuses(
     monkeypatch.setattr(catalogue, "fetch", lambda name, progress: None)
     monkeypatch.setattr(catalogue, "fetched", lambda name: Artifact(tmp_path, {"fingerprint": "small"}))
     monkeypatch.setattr(catalogue, "folder_of", lambda name: tmp_path)
+    monkeypatch.setattr(catalogue, "fetch_if_missing", lambda *_: None)
     first = run_demo(tmp_path / "demo", small_run(bert), Silent())
     page = first.report.read_text()
     assert page.count("<svg") == 5

@@ -3,9 +3,11 @@
 Each is a function that returns a config; the numbers of the paper's are from its Table 2 and appendix C.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from retro.config import (
@@ -18,14 +20,29 @@ from retro.config import (
     RunConfig,
     TrainingConfig,
 )
+from retro.config.as_json import from_dict
 from retro.errors import ConfigError
 
+DEMO_CORPUS = "licences"
+"""What the demo reads."""
+FILE = "recipe.json"
+"""The recipe of a workspace that `retro study` planned."""
+RECORD = "study.json"
+"""What that recipe was chosen by. Only where it is beside it is a `recipe.json` ours."""
 PAPER_TOKENS = 419_430_400_000
 """Tokens that every model of the paper's Table 2 was trained on."""
 ABLATION_TOKENS = 157_000_000_000
 """Tokens of the paper's shorter schedule, for the ablations."""
 FIT_SEQUENCES = 6_000_000
 """Sequences that the paper RETROfits with."""
+
+
+def corpus_for(recipe: RunConfig, sources: Sequence[str]) -> CorpusConfig:
+    """A recipe's settings for these sources; its limit to a document's length is for its own text alone."""
+    own = recipe.corpus.sources or (DEMO_CORPUS,)
+    if set(sources) <= set(own):
+        return recipe.corpus
+    return replace(recipe.corpus, max_document_bytes=0)
 
 
 def tiny() -> RunConfig:
@@ -259,11 +276,33 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
 
 
 def get(name: str) -> RunConfig:
-    """The config of a named run."""
+    """The config of a named run, or of a JSON file."""
+    if name.endswith(".json"):
+        return read(Path(name))
     try:
         return RECIPES[name]()
     except KeyError:
-        raise ConfigError(f"there is no recipe {name!r}; expected one of {', '.join(RECIPES)}") from None
+        raise ConfigError(
+            f"there is no recipe {name!r}; expected one of {', '.join(RECIPES)}, or a file NAME.json"
+        ) from None
+
+
+def read(path: Path) -> RunConfig:
+    """The recipe in a JSON file."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise ConfigError(f"{path} cannot be read; expected a recipe as JSON") from None
+    except ValueError:
+        raise ConfigError(f"{path} is not JSON; expected a recipe as retro study writes it") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} holds no object; expected a recipe as retro study writes it")
+    return from_dict(RunConfig, values, str(path))
+
+
+def of_workspace(folder: Path) -> RunConfig | None:
+    """The recipe that a study left in its workspace; none elsewhere."""
+    return read(folder / FILE) if (folder / RECORD).exists() and (folder / FILE).exists() else None
 
 
 def baseline_of(run: RunConfig) -> RunConfig:

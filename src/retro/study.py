@@ -1,12 +1,12 @@
 """A workspace taken from text to scored models, with progress and time for every part.
 
-The demo and the paper's experiments are studies: a folder, a run's config and its sources.
-What is finished is reused.
+The demo, a study of anybody's text and the paper's experiments are studies: a folder, a run's
+config and its sources. What is finished is reused.
 """
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from retro.config import EvaluationConfig, ModelConfig, RetrievalConfig, RunConf
 from retro.config.as_json import to_dict
 from retro.corpus.ingest import ingest
 from retro.corpus.pack import REPORT
+from retro.corpus.readers import FieldMap
 from retro.jobs.retrieval import build, find_neighbours
 from retro.jobs.scoring import evaluate_split
 from retro.jobs.training import fit_run, train_run
@@ -27,6 +28,7 @@ from retro.scoring.evaluate import Evaluation
 from retro.stages.files import write_json
 from retro.stages.progress import Narrator, Progress
 from retro.stages.stage import Artifact, Stage, run_stage
+from retro.training.announcement import announced, epoch_tokens
 from retro.training.metrics import METRICS, curve, read_metrics
 from retro.workspace import OpenRun, Workspace
 
@@ -48,19 +50,38 @@ class Clock:
         started = time.perf_counter()
         yield
         if not was_finished:
-            self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - started, 1)
-            write_json(self.path, self.seconds)
+            self.add(name, time.perf_counter() - started)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add to the time of a part."""
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + seconds, 1)
+        write_json(self.path, self.seconds)
 
 
 class Study:
     """One folder, one run's config and its sources. Every method reuses what is finished."""
 
-    def __init__(self, folder: Path, run: RunConfig, sources: Sequence[str], narrator: Narrator) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run: RunConfig,
+        sources: Sequence[str],
+        narrator: Narrator,
+        fields: FieldMap | None = None,
+        strict: bool = True,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.run = run
         self.sources = tuple(sources)
         self.narrator = narrator
+        self.fields = fields
+        """Which fields of a record hold what, for sources of records."""
+        self.strict = strict
+        """Whether a record that cannot be read stops the study; else it is skipped and listed."""
+        self.say = say
+        """Where a line goes that people should see before a training."""
         self.work = Workspace(folder)
         self.clock = Clock(folder / "seconds.json")
         self.used: dict[str, str] = {}
@@ -82,7 +103,9 @@ class Study:
             with self.part(f"fetch {name}", catalogue.folder_of(name), f"Fetching {name}") as progress:
                 catalogue.fetch(name, progress)
         with self.part("tokens", work.tokens_path / REPORT, "Reading") as progress:
-            corpus = ingest(work, list(self.sources), self.run.corpus, progress=progress)
+            corpus = ingest(
+                work, list(self.sources), self.run.corpus, self.fields, self.strict, progress=progress
+            )
         with self.part("datastore", work.datastore_path, "Embedding the datastore's chunks") as progress:
             datastore = build(work, self.run.datastore, progress=progress)
         for split, store in corpus.stores().items():
@@ -100,8 +123,10 @@ class Study:
         """Train a run, by default with the study's own config; `baseline` is trained
         without retrieval."""
         model = model or (self.run.model.baseline() if name == "baseline" else self.run.model)
+        training = training or self.run.training
         with self.part(f"train {name}", self.work.run_path(name), f"Training {name}") as progress:
-            artifact = train_run(self.work, name, model, training or self.run.training, progress)
+            progress = self._announced(progress, training)
+            artifact = train_run(self.work, name, model, training, progress)
         return self._note(name, artifact)
 
     def fit(self, name: str, num_steps: int) -> Artifact:
@@ -112,8 +137,15 @@ class Study:
         training = replace(self.run.training, num_steps=num_steps, warmup_steps=warmup_steps)
         retrieval = self.run.model.retrieval or RetrievalConfig()
         with self.part(f"train {name}", self.work.run_path(name), f"Training {name}") as progress:
+            progress = self._announced(progress, training)
             artifact = fit_run(self.work, name, "baseline", retrieval, training, progress)
         return self._note(name, artifact)
+
+    def _announced(self, progress: Progress, training: TrainingConfig) -> Progress:
+        def num_tokens() -> int:
+            return epoch_tokens(self.work.corpus().train, self.run.model.chunk_len)
+
+        return announced(progress, self.say, training, num_tokens)
 
     def opened(self, name: str) -> OpenRun:
         """A finished run."""

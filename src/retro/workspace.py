@@ -5,7 +5,6 @@ finished; `retro.jobs` makes them. An `OpenRun` is a run together with what it i
 workspace, or just a datastore with its tokenizer.
 """
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +19,14 @@ from retro.machine import best_device
 from retro.model.protocol import TrainableModel
 from retro.model.weights import OLD_CONFIG, RECORD, WEIGHTS
 from retro.retrieval.datastore import Datastore
+from retro.retrieval.datastore.ledger import FILE as LEDGER
 from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.retriever import Passages, Retriever
 from retro.run import Run
 from retro.scoring.evaluate import evaluation_folder
 from retro.scoring.sets import set_folder
+from retro.stages.files import read_object
+from retro.stages.hints import quoted
 from retro.stages.stage import MANIFEST
 
 EVALUATIONS = Path("evaluations")
@@ -45,7 +47,7 @@ class Workspace(CorpusFolder):
         if not is_plain_name(name):
             raise ConfigError(
                 f"the run's name is {name!r}; expected a plain name for a folder below {self.path / 'runs'}, "
-                "without / or \\, that neither begins with . or - nor ends in .partial"
+                "without / or \\, that neither begins with . or - nor ends in .partial or .checkpoint"
             )
         return self.path / "runs" / name
 
@@ -67,7 +69,7 @@ class Workspace(CorpusFolder):
         if not path.exists():
             raise ArtifactError(
                 f"{path} does not exist; expected the neighbours of {split}; "
-                f"run: retro neighbours {self.path}"
+                f"run: retro neighbours {quoted(self.path)}"
             )
         return Neighbours.open(path, store, self.datastore())
 
@@ -105,10 +107,10 @@ class OpenRun:
     @cached_property
     def run(self) -> Run:
         if not self.path.exists():
-            place = self.work.path if self.work else "WORK"
+            place = quoted(self.work.path) if self.work else "WORK"
             raise ArtifactError(
                 f"{self.path} does not exist; expected the folder of a run; "
-                f"run: retro train {place} --name {self.name}"
+                f"run: retro train {place} --name {quoted(self.name)}"
             )
         # An older run uses its workspace's tokenizer.
         return Run(self.path, self.work.tokenizer_path if self.work else None)
@@ -128,8 +130,10 @@ class OpenRun:
         training = self.run.record.get("training")
         manifest = self.path / MANIFEST
         if training is None and manifest.exists():
-            training = json.loads(manifest.read_text())["config"]["training"]
-        return int((training or {}).get("num_neighbours", 2))
+            config = read_object(manifest, "restore it, or train the run again").get("config")
+            training = config.get("training") if isinstance(config, dict) else None
+        number = training.get("num_neighbours", 2) if isinstance(training, dict) else 2
+        return number if isinstance(number, int) else 2
 
     def datastore(self) -> Datastore:
         """The datastore to retrieve from, built with the run's tokenizer and chunk length."""
@@ -207,14 +211,22 @@ class OpenRun:
         """What a user should know before believing a score."""
         if self.work is None or not self.work.tokens_path.exists():
             return []
+        notes = []
         # Only another tokenizer is an error; other training tokens are worth a warning.
         trained_on = self.run.trained_on.get("tokens")
-        if trained_on in (None, self.work.store("train").fingerprint):
-            return []
-        return [
-            f"{self.path} was trained on other tokens than {self.work.tokens_path} holds; "
-            "documents that are held out here may have been trained on"
-        ]
+        if trained_on not in (None, self.work.store("train").fingerprint):
+            notes += [
+                f"{self.path} was trained on other tokens than {self.work.tokens_path} holds; "
+                "documents that are held out here may have been trained on"
+            ]
+        made = self.run.record.get("datastore_version")
+        if made is not None and self.is_at_home and self.work.datastore_path.exists():
+            now = self.work.datastore().snapshot().version.number
+            if now != made:
+                notes += [
+                    f"{self.path} was trained with version {made} of the datastore, which is at {now} now"
+                ]
+        return notes
 
     def sampler(
         self,
@@ -297,7 +309,8 @@ def is_plain_name(name: str) -> bool:
         and not set(name) & {"/", "\\", "\0"}
         # A leading dash would be read as an option on the command line.
         and not name.startswith((".", "-"))
-        and not name.endswith(".partial")
+        # Folders beside a run, which belong to it.
+        and not name.endswith((".partial", ".checkpoint", ".replaced", ".removed"))
     )
 
 
@@ -305,4 +318,9 @@ def open_datastore(place: str | Path) -> Datastore:
     """The datastore of a workspace, or the one that is named."""
     # A datastore's own folder holds none of that name.
     inside = Path(place) / "datastore"
+    if not inside.exists() and not (Path(place) / LEDGER).exists():
+        raise ArtifactError(
+            f"{place} is no finished datastore, and no workspace with one; expected either; "
+            f"run: retro build {quoted(place)}"
+        )
     return Datastore.open(inside if inside.exists() else place)

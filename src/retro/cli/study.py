@@ -1,0 +1,77 @@
+"""retro study"""
+
+import shlex
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from rich.text import Text
+
+from retro.cli.console import CONSOLE, RichNarrator, parse, warn
+from retro.cli.demo import print_result
+from retro.cli.train import say
+from retro.corpus.readers.records import FieldMap
+from retro.errors import ConfigError
+
+if TYPE_CHECKING:
+    from retro.planning.plan import Plan
+
+
+@dataclass(frozen=True)
+class Options:
+    """Your own text → datastore → baseline and RETRO → report.html, within the minutes that you give.
+
+    Vocabulary, model, embedder and steps are chosen by the size of the text and the measured speed of this
+    machine, and kept in the workspace as recipe.json, which the other commands then use. Run again, it goes
+    on with the same plan and reuses what is finished.
+    """
+
+    sources: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE …")]
+    """What to read: folders, files, names of the catalogue, hub datasets, as retro ingest reads them."""
+    out: Path = Path("work")
+    """The workspace."""
+    minutes: float = 30.0
+    """How long all of it may take."""
+    embedder: str = ""
+    """What makes the keys; empty: minilm, or static where that would take too long."""
+    fields: FieldMap = field(default_factory=FieldMap)
+    """Which fields of a record hold what."""
+
+
+def main(arguments: list[str]) -> None:
+    options = parse(Options, arguments, "study")
+    if not options.sources:
+        raise ConfigError(
+            "no source was named; expected a file or a folder with text; run: retro study FOLDER"
+        )
+    if not options.minutes > 0:
+        raise ConfigError(f"--minutes is {options.minutes:g}; expected a positive number")
+    from retro.own_text import first_words, study_text
+
+    result = study_text(
+        options.out,
+        options.sources,
+        options.minutes,
+        RichNarrator(),
+        options.fields,
+        options.embedder,
+        partial(print_plan, options.minutes, []),
+        say,
+    )
+    print_result(result)
+    command = shlex.join(["retro", "sample", str(options.out), first_words(result.folder), "--both"])
+    CONSOLE.print(f"\nNext: {command}", soft_wrap=True, markup=False, highlight=False)
+
+
+def print_plan(minutes: float, shown: list[tuple[str, str]], plan: "Plan") -> None:
+    """Show what was chosen, and why: what has not been shown before."""
+    if not shown and plan.minutes != minutes:
+        warn(f"this study was planned for {plan.minutes:g} minutes and goes on with that plan")
+    rows = [row for row in plan.choices if row not in shown]
+    width = max(len(name) for name, _ in plan.choices)
+    for name, text in rows:
+        line = Text.assemble((name.rjust(width), "bold"), f"  {text}")
+        CONSOLE.print(line, soft_wrap=True, highlight=False)
+    shown += rows
