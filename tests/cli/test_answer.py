@@ -179,3 +179,13 @@ def test_text_that_nothing_can_be_asked_of_is_told(capsys: pytest.CaptureFixture
     shown = capsys.readouterr()
     assert "0 questions made out of the training text" in shown.out
     assert "none of 0 questions has an answer" in shown.err
+
+
+def test_a_run_that_was_never_taught_questions_says_so(capsys: pytest.CaptureFixture[str], work: str) -> None:
+    capsys.readouterr()
+    assert main(["answer", work, "small", "what is 3?", "--max-tokens", "2"]) == 0
+    told = capsys.readouterr().err
+    assert "small was never taught to answer questions" in told
+    assert f"run: retro fit {work} --task qa --from {work}/runs/small" in told
+    assert main(["answer", work, "questions", "what is 3?", "--max-tokens", "2"]) == 0
+    assert not capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The command as a user meets it: help, one-line errors, exit codes, interruption, a full disk."""
 
+import importlib.metadata
 import json
 import os
 import shutil
@@ -7,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from retro.cli.doctor import PURPOSES, OptionalPackage, optional_packages
 from retro.cli.main import COMMANDS, main
 from retro.workspace import Workspace
 
@@ -56,7 +59,7 @@ def test_help_needs_no_heavy_library(command: str) -> None:
         ),
         (["ingest", "{tmp}/empty", "--out", "{tmp}/w"], 1, "holds no .jsonl"),
         (["ingest", "{tmp}/blank.txt", "--out", "{tmp}/w"], 1, "no training document with text"),
-        (["ingest", "{tmp}/latin.txt", "--out", "{tmp}/w"], 1, "is not UTF-8 (byte 3 is 0xe9)"),
+        (["ingest", "{tmp}/bytes.txt", "--out", "{tmp}/w"], 1, "is not UTF-8 (byte 3 is 0x81)"),
         (["ingest", "{tmp}/short.txt", "--out", "{tmp}/w"], 1, "a vocabulary of 2048 cannot be learned"),
         (["build", "{tmp}/nothing"], 1, "run: retro ingest"),
         (["train", "{tmp}/nothing"], 1, "run: retro ingest"),
@@ -64,6 +67,25 @@ def test_help_needs_no_heavy_library(command: str) -> None:
         (["evaluate", "{tmp}/nothing", "retro"], 1, "run: retro train"),
         (["sample", "{tmp}/nothing", "text"], 1, "run: retro train"),
         (["ingest", "--out", "{tmp}/w"], 1, "no source was named"),
+        (
+            ["ingest", "{tmp}/short.txt", "--out", "{tmp}/w", "--max-document-bytes", "-1"],
+            1,
+            "max_document_bytes is -1; expected a positive number, or 0",
+        ),
+        (["ingest", "{tmp}/empty", "--out", "{tmp}/empty/w"], 1, "lies inside the source"),
+        (
+            ["ingest", "{tmp}/short.txt", "--out", "{tmp}/blank.txt/w"],
+            1,
+            "blank.txt is a file; expected a folder",
+        ),
+        (["ingest", "{tmp}/short.txt", "--out", "/proc/w"], 1, "cannot be made or found in /proc"),
+        (
+            ["ingest", "{tmp}/short.txt", "--out", "{tmp}/w", "--tokenizer", "x", "--vocab-size", "300"],
+            1,
+            "expected --vocab-size or --tokenizer, not both",
+        ),
+        (["ingest", "{tmp}/short.txt", "--out", "{tmp}/w", "--vocab-size", "9"], 1, "expected at least 2"),
+        (["ingest", "{tmp}/short.txt::txt=a", "--out", "{tmp}/w"], 1, "names a field txt; expected some of"),
         (["fetch"], 1, "retro fetch --list"),
         (["fetch", "moon"], 1, "there is no 'moon' in the catalogue"),
     ],
@@ -73,7 +95,7 @@ def test_bad_input_gets_one_clear_line(
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "blank.txt").write_text(" \n")
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "bytes.txt").write_bytes(b"caf\x81")
     (tmp_path / "short.txt").write_text("just a few words")
     found, error = run(capsys, *(argument.format(tmp=tmp_path) for argument in arguments))
     assert found == code
@@ -219,23 +241,56 @@ def test_a_dry_run_tells_what_would_be_skipped(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path
 ) -> None:
     folder = Path(shutil.copytree(text_folder, tmp_path / "two words"))
-    (folder / "latin.txt").write_bytes(b"caf\xe9")
+    (folder / "bytes.txt").write_bytes(b"caf\x81")
     (folder / "picture.png").write_bytes(b"\0")
     (folder / ".hidden").touch()
     arguments = ["ingest", str(folder), "--out", str(tmp_path / "w"), *SMALL_CORPUS]
     assert main([*arguments, "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert f"skipped: {folder / 'latin.txt'} is not UTF-8" in shown
-    assert f"skipped: {folder / 'picture.png'} is of no known format" in shown
+    assert f"left out: {folder / 'bytes.txt'} is not UTF-8" in shown
+    assert f"left out: {folder / 'picture.png'} is binary" in shown
     assert ".hidden" not in shown
     code, error = run(capsys, *arguments, "--dry-run", "--strict")
     assert code == 1
-    assert "latin.txt is not UTF-8" in error
+    assert "bytes.txt is not UTF-8" in error
     assert not (tmp_path / "w").exists()
     assert main([*arguments, "--max-document-bytes", "300"]) == 0
     shown = capsys.readouterr().out
     assert "left out: " in shown
-    assert f"skipped in all: 2; {tmp_path / 'w' / 'skipped.json'} lists them" in shown
+    assert f"{tmp_path / 'w' / 'text' / 'left-out.jsonl'} lists all that was left out" in shown
+
+
+def test_own_text_has_no_limit_and_what_one_costs_is_a_warning(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path
+) -> None:
+    folder = Path(shutil.copytree(text_folder, tmp_path / "mine"))
+    (folder / "long.txt").write_text("the licence permits anyone to use this software. " * 1_000)
+    arguments = ["ingest", str(folder), "--out", str(tmp_path / "w"), "--dry-run"]
+    assert main(arguments) == 0
+    shown = capsys.readouterr()
+    assert "left out:" not in shown.out + shown.err
+    assert main([*arguments, "--max-document-bytes", "10000"]) == 0
+    shown = capsys.readouterr()
+    assert "left out: mine/long.txt has 49,000 bytes; expected at most 10,000" in shown.out
+    assert "of the text is left out" in shown.err
+
+
+def test_sources_with_field_maps_of_their_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, texts: list[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts[:20]))
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"words": text}) + "\n" for text in texts[20:]))
+    common = ["--out", str(tmp_path / "w"), *SMALL_CORPUS, "--fields.text", "body"]
+    own = f"{tmp_path / 'b.jsonl'}::text=words"
+    assert main(["ingest", str(tmp_path / "a.jsonl"), own, *common]) == 0
+    by_source = Workspace(tmp_path / "w").by_source()
+    assert {source: counts["documents"] for source, counts in by_source.items()} == {
+        "a.jsonl": 20,
+        "b.jsonl": 20,
+    }
+    code, error = run(capsys, "ingest", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), *common)
+    assert code == 1
+    assert "b.jsonl::text=words differ" in error
 
 
 def test_other_field_names_are_another_corpus(
@@ -253,18 +308,35 @@ def test_other_field_names_are_another_corpus(
 def test_each_step_of_ingesting_has_its_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path
 ) -> None:
-    """Where nobody watches, each line is shown once, at the end."""
+    """Where nobody watches, each step is told once, at its end."""
     assert main(["ingest", str(text_folder), "--out", str(tmp_path / "w"), *SMALL_CORPUS]) == 0
     lines = capsys.readouterr().out.splitlines()
     steps = (
-        "✓ Reading: 40 documents, 0.0 MB",
-        "✓ Learning a tokenizer",
-        "✓ Cutting text into tokens",
-        "✓ Removing duplicates",
+        "Reading: ",
+        "Learning a tokenizer: took ",
+        "Cutting text into tokens: ",
+        "Removing duplicates and contamination: took ",
     )
     for line, step in zip(lines, steps, strict=False):
         assert line.startswith(step)
-        assert "100%" in line
+        assert ", took 0:" in line.replace(": took", ", took")
+    assert "40 documents, 0.0 MB" in lines[0]
+
+
+def test_doctor_knows_every_extra(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of the package's own metadata, each with its version or how to install it."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert set(PURPOSES) == set(project["optional-dependencies"])
+    known = {(item.extra, item.name) for item in optional_packages()}
+    listed = importlib.metadata.metadata("retro-lm").get_all("Provides-Extra")
+    assert {extra for extra, _ in known} == set(listed)
+    assert ("dev", "pytest") in known
+    assert ("harness", "lm-eval") in known
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert f"pytest {importlib.metadata.version('pytest')} {PURPOSES['dev']}" in " ".join(shown.split())
+    assert all(item.name in shown for item in optional_packages())
+    assert OptionalPackage("ray", "scale", "").found == "missing; run: pip install 'retro-lm[scale]'"
 
 
 def test_doctor_wants_a_corpus(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -157,3 +157,24 @@ def test_bad_requests_get_one_clear_line(
     assert message in error
     assert error.startswith("retro sample: ")
     assert error.count("\n") == 1
+
+
+def test_a_text_that_retrieved_nothing_says_so(capsys: pytest.CaptureFixture[str], work: str) -> None:
+    """Chunks have 8 tokens; the first is written without neighbours."""
+    assert main(["sample", work, "The", "--max-tokens", "2"]) == 0
+    told = capsys.readouterr()
+    length = int(told.err.split("prompt and sample have ")[1].split(";")[0])
+    assert told.err.startswith("! nothing was retrieved: the first chunk has no neighbours and ends after 8")
+    assert f"; {8 - length} are missing; give a longer prompt" in told.err
+    (record,) = records(capsys, work, "The", "--max-tokens", "20", "--temperature", "0")
+    prompt_len = record["chunks"][0]["prompt_tokens"]
+    assert main(["sample", work, "The", "--max-tokens", "20"]) == 0
+    missing = 8 - prompt_len
+    assert f"{missing} fewer than a chunk: the first {missing} new tokens" in capsys.readouterr().err
+    assert main(["sample", work, "The", "--max-tokens", "20", "--every", "9"]) == 0
+    assert "expected an --every of at most" in capsys.readouterr().err
+    for quiet in (["--off"], ["--name", "baseline"]):
+        assert main(["sample", work, "The", "--max-tokens", "2", *quiet]) == 0
+        assert not capsys.readouterr().err
+    assert main(["sample", work, "The licence permits anyone to use it", "--max-tokens", "9"]) == 0
+    assert not capsys.readouterr().err

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.table import Table
+from rich.text import Text
 
 from retro.cli.console import CONSOLE, RichNarrator, file_for, parse, print_table, read_argument, warn
 from retro.errors import ConfigError
 from retro.stages.files import atomic_write
+from retro.stages.hints import quoted
 from retro.stages.progress import no_progress
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ def check(options: Options) -> None:
         f"k is {options.k}; expected a number of passages, or 0 for as many as the run was fine-tuned with": (
             options.k < 0
         ),
+        f"max_tokens is {options.max_tokens}; expected at least 1": options.max_tokens < 1,
+        f"batch_size is {options.batch_size}; expected at least 1": options.batch_size < 1,
     }
     for message, broken in rules.items():
         if broken:
@@ -105,6 +109,7 @@ def main(arguments: list[str]) -> None:
     answerer = Answerer(
         opened.model, opened.tokenizer, own_passages(k), options.max_tokens, options.batch_size
     )
+    warn(*_notes(opened))
     if options.compare:
         _compare(answerer, questions)
         return
@@ -125,6 +130,17 @@ def main(arguments: list[str]) -> None:
         _print_scores(opened.name, answers)
     else:
         _print_answer(answers[0])
+
+
+def _notes(opened: "OpenRun") -> list[str]:
+    """What a user should know before believing an answer."""
+    if "questions" in opened.run.trained_on:
+        return []
+    place = quoted(opened.work.path) if opened.work else "WORK"
+    return [
+        f"{opened.path} was never taught to answer questions, and its answers may be any text; "
+        f"teach it; run: retro fit {place} --task qa --from {quoted(opened.path)}"
+    ]
 
 
 def _questions(options: Options) -> list["Question"]:
@@ -182,7 +198,8 @@ def _print_answer(answer: "Answer") -> None:
     from retro.questions.scoring import holds_answer
 
     text = answer.text or "(nothing)"
-    CONSOLE.print(f"[bold]{text}[/]  (log-probability {answer.log_prob:.2f})", highlight=False)
+    log_prob = f"  (log-probability {answer.log_prob:.2f})"
+    CONSOLE.print(Text.assemble((text, "bold"), log_prob), highlight=False)
     if not answer.passages:
         CONSOLE.print("closed book: no passages were read", highlight=False)
         return

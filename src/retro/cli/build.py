@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from retro.cli.console import CONSOLE, RichNarrator, parse, recipe_of
+from retro.cli.console import CONSOLE, RichNarrator, begin_anew, parse, recipe_of
 from retro.config import DatastoreConfig
 
 
@@ -23,18 +23,28 @@ class Options:
     """Processes that embed; 0: one per core."""
     recipe: str = "tiny"
     """The recipe that gives the defaults."""
+    redo: bool = False
+    """Begin anew: remove the datastore of the workspace, with what was added to it since, and the neighbours
+    that were found in it, all of which are named first. Runs stay."""
 
 
 def main(arguments: list[str]) -> None:
     default = Options(work=tyro.MISSING, also=(), datastore=recipe_of(arguments).datastore)
     options = parse(Options, arguments, "build", default)
     # Imported after parsing, so that --help does not wait for torch.
-    from retro.jobs.retrieval import build
+    from retro.jobs.retrieval import build, neighbours_paths
+    from retro.retrieval.datastore.build import removal
     from retro.retrieval.datastore.info import describe
     from retro.stages.executor import LocalExecutor
+    from retro.stages.redo import removal_of
     from retro.workspace import Workspace
 
     work = Workspace(options.work)
+    if options.redo:
+        # Neighbours go as well: they are numbers of chunks, which would fit a datastore of other keys, too.
+        neighbours = removal_of(neighbours_paths(work))
+        runs = sorted((work.path / "runs").glob("*"))
+        begin_anew(neighbours.and_then(removal(work.datastore_path, runs)))
     with RichNarrator().progress("Embedding the datastore's chunks") as progress:
         datastore = build(work, options.datastore, options.also, progress, LocalExecutor(options.workers))
     for name, value in describe(datastore).facts:

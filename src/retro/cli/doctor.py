@@ -1,18 +1,36 @@
 """retro doctor"""
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from retro import catalogue
 from retro.cli.console import CONSOLE, parse, print_table
+from retro.errors import ConfigError
+from retro.stages.hints import quoted
 
-# Optional packages, each with the extra that installs it.
-EXTRAS = {"matplotlib": "eval"}
+PACKAGE = "retro-lm"
 CORE = ("torch", "transformers", "faiss-cpu", "sentencepiece", "safetensors", "numpy")
+PURPOSES = {
+    "bm25": "indexes bm25 and hybrid, answers by --bm25",
+    "eval": "figures of reports",
+    "harness": "tasks of lm-evaluation-harness",
+    "html": "web pages as sources",
+    "hf": "datasets of the hub as sources, hf:NAME",
+    "parquet": "Parquet files as sources",
+    "pdf": "PDF files as sources",
+    "scale": "Ray clusters, --executor ray",
+    "scann": "index scann",
+    "tensorboard": "metrics for TensorBoard",
+    "wikipedia": "Wikipedia dumps as sources",
+    "dev": "tests and checks of retro itself",
+}
+"""What each extra is for. Which ones there are, the package itself says."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +41,41 @@ class Options:
     """A workspace whose corpus files are compared with their checksums."""
     mend: bool = False
     """Take broken files out, so that `retro ingest` makes those alone again."""
+
+
+@dataclass(frozen=True)
+class OptionalPackage:
+    """A package that an extra installs."""
+
+    name: str
+    extra: str
+    version: str
+    """Empty if it is not installed."""
+
+    @property
+    def found(self) -> str:
+        return self.version or f"missing; run: pip install '{PACKAGE}[{self.extra}]'"
+
+
+def optional_packages() -> Iterator[OptionalPackage]:
+    """Every package of every extra, as the metadata of the installed package lists them."""
+    if not _version(PACKAGE):  # run from a folder of sources that was never installed
+        return
+    about = importlib.metadata.metadata(PACKAGE)
+    requirements = [Requirement(text) for text in importlib.metadata.requires(PACKAGE) or ()]
+    for extra in about.get_all("Provides-Extra") or ():
+        for requirement in requirements:
+            # A marker such as `extra == "hf"` holds with its extra alone; one of the system always or never.
+            marker = requirement.marker
+            if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
+                yield OptionalPackage(requirement.name, extra, _version(requirement.name))
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def check_corpus(path: Path, mend: bool) -> None:
@@ -38,9 +91,8 @@ def check_corpus(path: Path, mend: bool) -> None:
     broken = ingest.mend(work)
     for name in broken:
         CONSOLE.print(f"{name} was broken and has been taken out", soft_wrap=True)
-    CONSOLE.print(
-        f"now run: retro ingest … --out {path}" if broken else f"{path}: nothing is broken", soft_wrap=True
-    )
+    next_step = f"now run: retro ingest SOURCE --out {quoted(path)}"
+    CONSOLE.print(next_step if broken else f"{path}: nothing is broken", soft_wrap=True)
 
 
 def main(arguments: list[str]) -> None:
@@ -48,14 +100,16 @@ def main(arguments: list[str]) -> None:
     if options.work is not None:
         check_corpus(options.work, options.mend)
         return
+    if options.mend:
+        raise ConfigError("--mend mends the corpus of a workspace; expected --work WORK with it")
     rows = [["python", platform.python_version()], ["cores", str(os.cpu_count())]]
-    rows += [[name, importlib.metadata.version(name)] for name in CORE]
-    for name, extra in EXTRAS.items():
-        installed = importlib.util.find_spec(name) is not None
-        missing = f"missing; run: pip install 'retro-lm[{extra}]'"
-        rows.append([name, importlib.metadata.version(name) if installed else missing])
+    rows += [[name, _version(name) or "missing"] for name in CORE]
     rows.append(["cache", str(catalogue.cache_dir())])
-    for name in catalogue.ENTRIES:
-        fetched = catalogue.folder_of(name).exists()
-        rows.append([name, "fetched" if fetched else f"not fetched; run: retro fetch {name}"])
     print_table("retro doctor", ["what", "found"], rows)
+    optional = [[item.name, item.found, PURPOSES.get(item.extra, item.extra)] for item in optional_packages()]
+    print_table("optional packages", ["package", "found", "for"], optional)
+    fetched = []
+    for entry in catalogue.ENTRIES.values():
+        here = catalogue.folder_of(entry.name).exists()
+        fetched.append([entry.name, "fetched" if here else f"not fetched; run: retro fetch {entry.name}"])
+    print_table("catalogue", ["name", "found"], fetched)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, recipe_of, warn
+from retro.cli.console import CONSOLE, RichNarrator, begin_anew, parse, print_table, recipe_of, warn
 from retro.config import EvaluationConfig
 from retro.corpus.readers.records import FieldMap
 
@@ -45,6 +45,9 @@ class Options:
     datastore: Path | None = None
     """A datastore of the run's tokenizer, or a workspace that has one, in place of the
     workspace's own."""
+    redo: bool = False
+    """Begin anew: remove the scores of this run on these documents, which are named first, and score with the
+    neighbours of today. Another k is added to scores without it."""
     out: Path | None = None
     """Where the scores go; the workspace, or `evaluations` for a run or a datastore from
     elsewhere."""
@@ -54,10 +57,13 @@ def main(arguments: list[str]) -> None:
     default = Options(place=tyro.MISSING, evaluation=recipe_of(arguments).evaluation)
     options = parse(Options, arguments, "evaluate", default)
     from retro.jobs.scoring import evaluate_split
+    from retro.stages.redo import removal_of
     from retro.workspace import open_run
 
     opened = open_run(options.place, options.name or "retro", options.datastore, options.out)
     warn(*opened.notes())
+    if options.redo:
+        begin_anew(removal_of(_places(opened, options)))
     if options.task:
         _run_task(opened, options)
     elif options.on:
@@ -67,6 +73,19 @@ def main(arguments: list[str]) -> None:
             evaluation = evaluate_split(opened, options.split, options.evaluation, progress)
         _print_evaluation(evaluation, f"{opened.name} on {options.split}")
         print_version(opened, evaluation.artifact)
+
+
+def _places(opened: "OpenRun", options: Options) -> list[Path]:
+    """Where the scores that are asked for are, or will be, and what was made for them alone."""
+    from retro.jobs.scoring import name_of_task
+
+    if options.task:
+        return [opened.evaluation_path(name_of_task(options.task, options.on))]
+    if options.on:
+        documents = opened.set_path(options.on, options.fields)
+        stages = [documents / name for name in ("seen", "neighbours", "tokens")]
+        return [opened.evaluation_path(documents.name), *stages]
+    return [opened.evaluation_path(options.split)]
 
 
 def _run_task(opened: "OpenRun", options: Options) -> None:
@@ -170,4 +189,4 @@ def _with_interval(value: "Interval") -> str:
 
 def _print_seen(seen: "Seen") -> None:
     """Say how many documents were seen before, in colour if there are any."""
-    CONSOLE.print(f"{'[bold red]warning[/]: ' if seen.count else ''}{seen}", soft_wrap=True)
+    CONSOLE.print(f"{'[bold red]warning[/]: ' if seen.count else ''}{seen}", soft_wrap=True, markup=True)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from retro.cli.console import CONSOLE, RichNarrator, parse, recipe_of, warn
-from retro.cli.train import print_run
+from retro.cli.train import print_run, redo_run, say
 from retro.config import FineTuningConfig, RetrievalConfig, TrainingConfig
+from retro.errors import ConfigError
 
 if TYPE_CHECKING:
     from retro.questions.examples import Questions
@@ -35,6 +36,9 @@ class Options:
     """The recipe that gives the defaults."""
     name: str = "retrofit"
     """The run's name."""
+    redo: bool = False
+    """Begin anew: remove the run of this name, finished or begun, which is named first. At a terminal it is
+    asked before a run is removed."""
     task: Literal["lm", "qa"] = "lm"
     """`lm` fits retrieval to the corpus; `qa` fine-tunes on questions and has options of its own:
     retro fit --task qa --help."""
@@ -63,6 +67,9 @@ class QuestionOptions:
     """The recipe that gives the defaults; questions-7.5b is the paper's."""
     valid_fraction: float = 0.05
     """Part of the questions that is held out for validation."""
+    redo: bool = False
+    """Begin anew: remove the run of this name, finished or begun, which is named first. At a terminal it is
+    asked before a run is removed."""
     task: Literal["qa"] = "qa"
 
 
@@ -82,11 +89,20 @@ def fit(arguments: list[str]) -> None:
     )
     options = parse(Options, arguments, "fit", default)
     from retro.jobs.training import fit_run
+    from retro.training.announcement import announced, epoch_tokens
     from retro.workspace import Workspace
 
     work = Workspace(options.work)
+    if options.redo:
+        redo_run(work, options.name)
     with RichNarrator().progress(f"Fitting {options.name}") as progress:
-        artifact = fit_run(work, options.name, options.baseline, options.fit, options.training, progress)
+        line = announced(
+            progress,
+            say,
+            options.training,
+            lambda: epoch_tokens(work.corpus().train, work.datastore().chunk_len),
+        )
+        artifact = fit_run(work, options.name, options.baseline, options.fit, options.training, line)
     print_run(artifact)
 
 
@@ -99,10 +115,14 @@ def fit_questions(arguments: list[str]) -> None:
         tuning=FineTuningConfig(),
     )
     options = parse(QuestionOptions, arguments, "fit --task qa", default)
+    if not 0 <= options.valid_fraction < 1:
+        raise ConfigError(f"valid_fraction is {options.valid_fraction}; expected 0 ≤ valid_fraction < 1")
     from retro.questions.finetuning import finetune, split
     from retro.workspace import Workspace
 
     work = Workspace(options.work)
+    if options.redo:
+        redo_run(work, options.name)
     found = _questions(work, options)
     # Questions without answers cannot be learned from.
     valid, train = split(found.with_answers(), [options.valid_fraction])

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from retro.cli.console import CONSOLE, file_for, parse, print_table
+from retro.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,19 @@ class Options:
     """A file for the harness's results as JSON."""
 
 
+def check(options: Options) -> None:
+    """Refuse what the harness would find out only after it has loaded everything."""
+    if not options.tasks:
+        raise ConfigError("no task was named; expected at least one, such as --tasks retro_lambada")
+    if min(options.num_neighbours, default=-1) < 0:
+        raise ConfigError("num_neighbours must be 0 or more for each number; expected at least one number")
+    if options.limit is not None and options.limit < 1:
+        raise ConfigError(f"limit is {options.limit}; expected at least 1 item of each task")
+
+
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "harness")
+    check(options)
     from retro.harness import RetroLM, evaluate_with_harness
 
     # Checked before hours of scoring.

@@ -1,5 +1,6 @@
 """retro inspect"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,6 +9,7 @@ import tyro
 
 from retro.cli.console import CONSOLE, file_for, parse, warn
 from retro.cli.evaluate import print_version
+from retro.cli.pages import made, source_files
 from retro.corpus.readers.records import FieldMap
 from retro.errors import ConfigError
 from retro.stages.files import atomic_write, write_json
@@ -53,6 +55,10 @@ def main(arguments: list[str]) -> None:
             f"--out is {options.out}; expected the name of a page, such as inspection.html, "
             "beside which the JSON is written"
         )
+    if options.num_neighbours < 1:
+        raise ConfigError(
+            f"num_neighbours is {options.num_neighbours}; expected at least 1, a number that was evaluated"
+        )
     from retro.jobs.scoring import open_evaluation
     from retro.workspace import open_run
 
@@ -62,7 +68,7 @@ def main(arguments: list[str]) -> None:
     if options.list:
         _list(found, options)
     else:
-        _write(opened, found, options)
+        _write(opened, found, options, arguments)
     print_version(opened, found.evaluation.artifact)
 
 
@@ -80,16 +86,18 @@ def _list(found: "Evaluated", options: Options) -> None:
         )
 
 
-def _write(opened: "OpenRun", found: "Evaluated", options: Options) -> None:
+def _write(opened: "OpenRun", found: "Evaluated", options: Options, arguments: Sequence[str]) -> None:
     from retro.jobs.scoring import inspect
     from retro.pages.inspection import inspection_page, inspection_record
 
     page = file_for(options.out, "--out")  # checked before the document is scored
     documents = options.on or options.split
     document = inspect(opened, found, options.num_neighbours, options.document)
+    made_by = made("inspect", arguments, opened)
+    note, files = f"run {opened.name} on {documents}", source_files(opened, options.on)
     with atomic_write(page) as file:
-        file.write(inspection_page(document, f"run {opened.name} on {documents}").encode())
-    origin = {"run": opened.name, "split": documents}
+        file.write(inspection_page(document, note, made_by, files).encode())
+    origin = {"run": opened.name, "split": documents, "made": made_by.record()}
     write_json(page.with_suffix(".json"), {**origin, **inspection_record(document)})
     CONSOLE.print(f"page  {page.resolve()}", soft_wrap=True)
     CONSOLE.print(f"json  {page.with_suffix('.json').resolve()}", soft_wrap=True)

@@ -3,24 +3,24 @@
 A command's module is imported only when it is run, and it imports torch only after its options are read.
 """
 
-import errno
 import importlib
 import os
 import sys
 import traceback
 
 import retro
-from retro.errors import RetroError
+from retro.cli.explaining import explain, unexpected
 
 COMMANDS = {
     "demo": "everything from text to a report, on built-in defaults",
+    "study": "the same on your own text, planned by its size and the minutes you give",
     "fetch": "download a corpus or an embedder of the catalogue",
     "ingest": "text → tokenizer and tokens, split and decontaminated",
     "tokenizer": "see how a tokenizer cuts a text, and how well it fits each source",
     "decontaminate": "remove training documents close to an evaluation set, or named in a list",
     "build": "tokens → datastore",
     "neighbours": "find the neighbours of every chunk",
-    "db": "work with a datastore: info, search, add, delete, compact, verify",
+    "db": "work with a datastore: info, search, add, sync, delete, compact, verify",
     "train": "train RETRO, or its baseline",
     "fit": "RETROfit: add retrieval to a baseline and train only that; --task qa fine-tunes on questions",
     "evaluate": "score a run: bits per byte on any documents, or a task, without and with retrieval",
@@ -66,32 +66,10 @@ def main(arguments: list[str] | None = None) -> int:
         # Python flushes standard output on exit, and would complain about the broken pipe then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (RetroError, OSError, KeyboardInterrupt) as error:
-        message = explain(error)
-        # An error that the user cannot fix is our bug: it keeps its trace.
-        if message is None:
-            raise
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 — nothing may end in a trace
+        message = explain(error) or unexpected(error)
         if os.environ.get("RETRO_DEBUG"):
             traceback.print_exc()
         print(f"retro {command}: {message}", file=sys.stderr)
         return 1
     return 0
-
-
-def explain(error: RetroError | OSError | KeyboardInterrupt) -> str | None:
-    """One line for an error that the user can fix; None for a bug of ours."""
-    if isinstance(error, RetroError):
-        return " ".join(str(error).split())
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted; what was finished is kept; run the same command to go on"
-    if error.errno == errno.ENOSPC:
-        return (
-            f"the disk is full ({error.filename or 'while writing'}); what was finished is kept; "
-            "free some space and run the same command"
-        )
-    if isinstance(error, PermissionError):
-        return (
-            f"{error.filename} cannot be read or written; expected permission; "
-            "choose another folder with --out"
-        )
-    return None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from retro.cli.console import CONSOLE, RichNarrator, parse
+from retro.cli.console import CONSOLE, RichNarrator, begin_anew, parse
 
 
 @dataclass(frozen=True)
@@ -15,14 +15,20 @@ class Options:
 
     work: Annotated[Path, tyro.conf.Positional]
     """The workspace with tokens and a datastore."""
+    redo: bool = False
+    """Begin anew: remove the neighbours of all splits, which are named first, and search every chunk again.
+    Without it only what the changes since make necessary is searched."""
 
 
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "neighbours")
-    from retro.jobs.retrieval import find_neighbours
+    from retro.jobs.retrieval import find_neighbours, neighbours_paths
+    from retro.stages.redo import removal_of
     from retro.workspace import Workspace
 
     work = Workspace(options.work)
+    if options.redo:
+        begin_anew(removal_of(neighbours_paths(work)))
     # Every split needs neighbours: train for training, valid and test for scoring.
     for split in work.corpus().stores():
         with RichNarrator().progress(f"Finding neighbours of {split}") as progress:

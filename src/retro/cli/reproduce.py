@@ -8,6 +8,9 @@ import tyro
 
 from retro.cli.console import CONSOLE, RichNarrator, parse, print_table
 
+STYLES = {"good": "green", "bad": "magenta", "unsure": "yellow"}
+"""How the terminal shows the kinds of verdicts."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -30,7 +33,7 @@ class Options:
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "reproduce")
     from retro.reproduce import scales
-    from retro.reproduce.page import COLOURS, MARKS, checklist
+    from retro.reproduce.page import CLASSES, MARKS, checklist, tally
     from retro.reproduce.result import text_of
     from retro.reproduce.runner import EXPERIMENTS, finished, reproduce
 
@@ -45,16 +48,18 @@ def main(arguments: list[str]) -> None:
     names = () if options.names == ("all",) else options.names
     results = reproduce(names, scales.get(options.scale), options.out, RichNarrator(), options.sources)
     for result in results:
-        CONSOLE.print(f"\n[bold]{result.title}[/]   in the paper: {result.paper}", soft_wrap=True)
+        CONSOLE.print(
+            f"\n[bold]{result.title}[/]   in the paper: {result.paper}", soft_wrap=True, markup=True
+        )
         for table in result.tables:
             print_table(table.title, table.headings, [[text_of(cell) for cell in row] for row in table.rows])
     # All results of the folder, not only those of this command.
-    CONSOLE.print("\n[bold]Claims tested in this folder[/]")
-    for statement, claim, _ in checklist(finished(options.out)):
+    tested = finished(options.out)
+    CONSOLE.print(f"\n[bold]{tally(tested)}[/]", soft_wrap=True, markup=True)
+    for statement, claim, _ in checklist(tested):
         if claim is not None:
-            CONSOLE.print(
-                f"[{COLOURS[claim.verdict]}]{MARKS[claim.verdict]} {claim.verdict.value}[/]: {statement}",
-                soft_wrap=True,
-            )
+            style, mark = STYLES[CLASSES[claim.verdict]], MARKS[claim.verdict]
+            verdict = f"[{style}]{mark} {claim.verdict.value}[/]"
+            CONSOLE.print(f"{verdict}: {statement}", soft_wrap=True, markup=True)
             CONSOLE.print(f"    {claim.found}", soft_wrap=True, highlight=False)
     CONSOLE.print(f"{options.out / 'reproduce' / 'report.html'}", soft_wrap=True)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from retro.cli.console import CONSOLE, parse, read_argument, read_text
+from retro.cli.console import CONSOLE, file_for, parse, read_argument, read_text, warn
+from retro.cli.pages import made, source_files
 from retro.errors import ConfigError
 from retro.generation.request import Choice, Request, Retrieval
 from retro.stages.files import atomic_write
@@ -16,10 +17,13 @@ from retro.stages.files import atomic_write
 if TYPE_CHECKING:
     from retro.generation.sampler import Sampler
     from retro.generation.sequence import Sample
+    from retro.pages.shell import Made
+    from retro.pages.sources import SourceFiles
     from retro.workspace import OpenRun
 
 # What ended a sample, in words.
 ENDS = {"length": "its length", "end": "the document's end", "stop": "a stop text", None: "nothing"}
+MOST_SAMPLES = 10_000
 CHOICE = Choice(temperature=0.7, top_p=0.9)
 RETRIEVAL = Retrieval()
 """How a text is continued where no option says otherwise."""
@@ -90,6 +94,10 @@ def check(options: Options) -> None:
         raise ConfigError("--passages are not searched; expected no --sources or --exclude")
     if options.log_probs and not options.json:
         raise ConfigError("--log-probs are written as JSON only; expected --json with it")
+    if options.samples > MOST_SAMPLES:
+        raise ConfigError(
+            f"samples is {options.samples}; expected at most {MOST_SAMPLES}, as they are made together"
+        )
     if options.samples > 1 and options.choice.temperature == 0:
         raise ConfigError("at --temperature 0 all samples are the same; expected 1 sample")
 
@@ -105,6 +113,8 @@ def main(arguments: list[str]) -> None:
         samples=options.samples,
         log_probs=options.log_probs,
     )
+    # Checked before the model is loaded.
+    page = file_for(options.html, "--html") if options.html else None
     from retro.workspace import open_run
 
     opened = open_run(options.place, options.name, options.datastore)
@@ -115,12 +125,15 @@ def main(arguments: list[str]) -> None:
     samples = [sampler.generate_all(request, retrieval=mode)[0] for mode in modes]
     if options.json:
         _print_records(samples, sampler, opened.path.name, options.seed)
-    elif not options.html:
+    elif not page:
         _show(samples, sampler)
-    if options.html:
-        _write_page(options.html, samples, sampler, f"run {opened.path.name}, {_settings(options)}")
+    if page:
+        origin = made("sample", arguments, opened)
+        note = f"run {opened.path.name}, {_settings(options)}"
+        _write_page(page, samples, sampler, note, origin, source_files(opened))
         if not options.json:
-            CONSOLE.print(f"page  {options.html.resolve()}", soft_wrap=True)
+            CONSOLE.print(f"page  {page.resolve()}", soft_wrap=True)
+    warn(*_notes(samples[-1]))
 
 
 def _sampler(opened: "OpenRun", options: Options) -> "Sampler":
@@ -136,8 +149,36 @@ def _sampler(opened: "OpenRun", options: Options) -> "Sampler":
         )
     # Given passages are read as they are, without a search.
     searches = retrieves and not options.off and not options.retrieval.passages
-    retriever = Retriever(opened.datastore()) if searches else None
+    retriever = None
+    if searches:
+        retriever = Retriever(opened.datastore())
+        # Now, since a short text may never be searched for.
+        opened.datastore().expect_known(options.retrieval.sources, options.retrieval.exclude)
     return Sampler(opened.model, retriever, opened.tokenizer, options.window)
+
+
+def _notes(samples: Sequence["Sample"]) -> list[str]:
+    """What a text shorter than a chunk means for retrieval, which begins when the first chunk is complete."""
+    longest = max(samples, key=lambda sample: len(sample.tokens))
+    chunk_len, written = longest.chunk_len, len(longest.tokens)
+    missing = chunk_len - longest.prompt_len
+    if not longest.retrieval or (missing <= 0 and any(longest.neighbours)):
+        return []
+    if written < chunk_len:
+        return [
+            f"nothing was retrieved: the first chunk has no neighbours and ends after {chunk_len} tokens, "
+            f"and prompt and sample have {written}; {chunk_len - written} are missing; "
+            "give a longer prompt, or more --max-tokens"
+        ]
+    if not any(longest.neighbours):
+        chunks = written // chunk_len
+        return [
+            f"nothing was retrieved for the {chunks} complete chunks; expected an --every of at most {chunks}"
+        ]
+    return [
+        f"the prompt has {longest.prompt_len} tokens, {missing} fewer than a chunk: "
+        f"the first {missing} new tokens were written without neighbours"
+    ]
 
 
 def _print_records(modes: Sequence[Sequence["Sample"]], sampler: "Sampler", run: str, seed: int) -> None:
@@ -159,7 +200,14 @@ def _show(modes: Sequence[Sequence["Sample"]], sampler: "Sampler") -> None:
             CONSOLE.print(render_sample(colour_sample(sample, sampler.tokenizer), prefix + _mode(sample)))
 
 
-def _write_page(path: Path, modes: Sequence[Sequence["Sample"]], sampler: "Sampler", note: str) -> None:
+def _write_page(
+    path: Path,
+    modes: Sequence[Sequence["Sample"]],
+    sampler: "Sampler",
+    note: str,
+    origin: "Made",
+    files: "SourceFiles",
+) -> None:
     from retro.pages.samples import Pair, colour_sample, samples_page
 
     pairs = []
@@ -168,7 +216,8 @@ def _write_page(path: Path, modes: Sequence[Sequence["Sample"]], sampler: "Sampl
         coloured = {sample.retrieval: colour_sample(sample, sampler.tokenizer) for sample in samples}
         ends = "; ".join(f"{_mode(sample)}: ended by {ENDS[sample.finish]}" for sample in samples)
         pairs.append(Pair(f"Sample {number}", coloured.get(False, []), coloured.get(True, []), ends))
-    page = samples_page("Samples beside their neighbours", f"{note}; the prompt is grey", pairs)
+    note = f"{note}; the prompt is grey"
+    page = samples_page("Samples beside their neighbours", note, pairs, origin, files)
     with atomic_write(path) as file:
         file.write(page.encode())
 

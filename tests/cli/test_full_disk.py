@@ -1,0 +1,81 @@
+"""A disk that fills up at every stage: one line, nothing finished is lost, and running again goes on.
+
+The limit on the size of a file that a process may write stands for the disk: it needs no privileges, and what
+is refused goes through the same calls of the same libraries.
+"""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from retro.cli.main import main
+
+SHAPE = ["--seq-len", "32", "--batch-size", "2"]
+MODEL = ["--model.chunk-len", "8", "--model.num-layers", "2"]
+LAYERS = ["--model.retrieval.cross-attention-layers", "2"]
+SMALL = ["--num-steps", "4", "--warmup-steps", "1", "--checkpoint-every", "2", "--validate-every", "2"]
+WINDOWS = ["--window", "32", "--stride", "16", "--num-neighbours", "2", "--leakage-neighbours", "3"]
+CORPUS = ["--vocab-size", "320", "--valid-fraction", "0.15", "--test-fraction", "0.15"]
+STAGES = {
+    "ingest": ["ingest", "{texts}", "--out", "{work}", *CORPUS],
+    "build": ["build", "{work}", "--embedder", "{embedder}", "--chunk-len", "8", "--num-neighbours", "4"],
+    "neighbours": ["neighbours", "{work}"],
+    "baseline": ["train", "{work}", "--baseline", *MODEL, *LAYERS, *SHAPE, *SMALL],
+    "train": ["train", "{work}", *MODEL, *LAYERS, *SHAPE, *SMALL],
+    "fit": ["fit", "{work}", "--fit.cross-attention-layers", "2", *SHAPE, *SMALL],
+    "evaluate": ["evaluate", "{work}", "retro", *WINDOWS],
+    "knn": ["knn", "{work}", "baseline", "--evaluation.window", "32", "--evaluation.stride", "16"],
+    "page": ["inspect", "{work}", "retro", "--out", "{work}/page.html"],
+    "sample": ["sample", "{work}", "The licence permits", "--max-tokens", "9", "--html", "{work}/s.html"],
+    "decontaminate": ["decontaminate", "{work}", "--out", "{work}/clean", "--against", "{texts}/00.txt"],
+    "add": ["db", "add", "{work}", "{more}"],
+    "compact": ["db", "compact", "{work}"],
+}
+
+
+@contextmanager
+def disk_of(num_bytes: int) -> Iterator[None]:
+    """No file may grow beyond this size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def finished(folder: Path) -> dict[str, bytes]:
+    """The manifests of what is finished."""
+    found = [path for path in folder.rglob("manifest.json") if ".partial/" not in str(path)]
+    return {str(path): path.read_bytes() for path in found}
+
+
+def test_each_stage_says_that_the_disk_is_full_and_goes_on(
+    tmp_path: Path, text_folder: Path, static_encoder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = tmp_path / "more.txt"
+    more.write_text("Anyone may share the software without warranty. " * 20)
+    work = tmp_path / "work"
+    names = {"work": work, "texts": text_folder, "embedder": static_encoder, "more": more}
+    refused = set()
+    for name, stage in STAGES.items():
+        arguments = [argument.format(**names) for argument in stage]
+        for num_bytes in (100, 20_000):
+            before = finished(work)
+            capsys.readouterr()
+            with disk_of(num_bytes):
+                code = main(arguments)
+            error = capsys.readouterr().err
+            assert finished(work).items() >= before.items()
+            if code == 0:
+                break
+            refused.add(name)
+            # SQLite takes a file that may not grow for a broken disk; a full one it knows.
+            assert "the disk is full" in error or "disk I/O error" in error, f"{name}: {error}"
+            assert error.count("\n") == 1, error
+        assert main(arguments) == 0, capsys.readouterr().err
+    assert refused == set(STAGES)
+    assert main(["db", "verify", str(work)]) == 0
