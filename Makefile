@@ -6,14 +6,16 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The demo installs little; the tests every optional package, so that none is skipped for want of one.
 READY  := $(VENV)/.installed
 STAMP  := $(VENV)/.installed-all
-EXTRAS := bm25,eval,harness,hf,parquet,scale,scann,tensorboard,wikipedia,dev
+EXTRAS := bm25,eval,harness,hf,html,parquet,pdf,scale,scann,tensorboard,wikipedia,dev
 
-.PHONY: help demo test test-slow check format bench docs constraints clean
+.PHONY: help demo test test-slow fuzz kills check format bench docs constraints clean
 
 help:
 	@echo "make demo         set up, then text → datastore → baseline and RETRO → report.html (about 15 minutes on 2 cores)"
 	@echo "make test         set up, then the tests"
 	@echo "make test-slow    the long tests as well"
+	@echo "make fuzz         10,000 odd inputs to readers, finished folders and commands (docs/robustness.md)"
+	@echo "make kills        100 kills at random moments of every stage"
 	@echo "make check        format, lint, types, import rules"
 	@echo "make bench        speed, as ratios"
 	@echo "make docs         write docs/reference from the code"
@@ -36,6 +38,12 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest
+
+fuzz: $(STAMP)
+	RETRO_FUZZ=$${RETRO_FUZZ:-10000} $(BIN)/python -m pytest tests/fuzz
+
+kills: $(STAMP)
+	RETRO_KILLS=$${RETRO_KILLS:-100} $(BIN)/python -m pytest tests/kills -m slow
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
