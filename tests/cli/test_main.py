@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from retro.cli.doctor import PURPOSES, OptionalPackage, optional_packages
-from retro.cli.main import COMMANDS, main
+from retro.cli.main import COMMANDS, COMPUTING, main
 from retro.workspace import Workspace
 
 SMALL_CORPUS = ["--vocab-size", "320", "--valid-fraction", "0.15", "--test-fraction", "0.15"]
@@ -46,6 +46,33 @@ def test_help_needs_no_heavy_library(command: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout
+
+
+def test_computing_commands_share_the_cores(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert set(COMPUTING) <= set(COMMANDS)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "")  # restored after the test
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    main(["sample", "--help"])
+    assert "GOMP_SPINCOUNT" not in os.environ
+    main(["train", "--help"])
+    assert os.environ["GOMP_SPINCOUNT"] == "1000"
+
+
+@pytest.mark.parametrize(("name", "value"), [("OMP_WAIT_POLICY", "active"), ("GOMP_SPINCOUNT", "7")])
+def test_how_threads_wait_is_left_to_who_has_said_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str
+) -> None:
+    for variable in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv(name, value)
+    main(["train", "--help"])
+    assert {key: os.environ[key] for key in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT") if key in os.environ} == {
+        name: value
+    }
 
 
 @pytest.mark.parametrize(

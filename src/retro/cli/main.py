@@ -33,6 +33,12 @@ COMMANDS = {
     "doctor": "say what is installed and what is missing",
 }
 
+COMPUTING = ("demo", "study", "ingest", "build", "neighbours", "train", "fit", "evaluate", "knn", "reproduce")
+"""Commands that compute in large batches for minutes, perhaps beside others on the machine."""
+SPINS = "1000"
+"""How often a thread of OpenMP looks for work before it sleeps. By default it looks for milliseconds, and
+keeps the core from whoever could use it: `benchmarks/busy_machine.py`."""
+
 
 def usage() -> str:
     width = max(map(len, COMMANDS))
@@ -58,6 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
+    if command in COMPUTING:
+        share_cores()
     try:
         importlib.import_module(f"retro.cli.{command}").main(arguments[1:])
     except SystemExit as stop:  # tyro has printed help or a usage error
@@ -73,3 +81,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"retro {command}: {message}", file=sys.stderr)
         return 1
     return 0
+
+
+def share_cores() -> None:
+    """Let waiting threads give their core away, unless the user has said how they are to wait.
+
+    OpenMP reads this when torch is loaded, so it comes before any command is imported. Sampling is left as it
+    is: its products are so small that waking a thread takes longer than they do.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
