@@ -1,6 +1,7 @@
 """Fetching with the real pip, from a folder instead of the network."""
 
 import dataclasses
+import json
 import shutil
 import threading
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from retro import catalogue
-from retro.catalogue.fetching import _size_of
+from retro.catalogue.downloading import _size_of
 from retro.cli.main import main
 from retro.corpus.documents import Document
 from retro.corpus.readers import READERS, read
@@ -125,6 +126,15 @@ def test_an_entry_that_is_described_anew_is_still_there(
     monkeypatch.setitem(catalogue.ENTRIES, "little", dataclasses.replace(entry, members=("little/b*",)))
     with pytest.raises(ArtifactError, match=r"members differ.*retro fetch little"):
         catalogue.fetch("little")
+
+
+def test_what_was_fetched_before_entries_had_forms_is_still_there(entry: catalogue.Entry) -> None:
+    first = catalogue.fetch("little")
+    manifest = json.loads(first.file("manifest.json").read_text())
+    del manifest["config"]["form"], manifest["config"]["registry"]
+    del manifest["manifest"]  # its own checksum
+    first.file("manifest.json").write_text(json.dumps(manifest))
+    assert catalogue.fetch("little").fingerprint == first.fingerprint
 
 
 def test_the_meter_bears_files_and_folders_that_vanish(tmp_path: Path) -> None:
