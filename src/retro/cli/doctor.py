@@ -17,6 +17,7 @@ from retro.stages.hints import quoted
 PACKAGE = "retro-lm"
 CORE = ("torch", "transformers", "faiss-cpu", "sentencepiece", "safetensors", "numpy")
 PURPOSES = {
+    "bases": "the base model smollm2",
     "bm25": "indexes bm25 and hybrid, answers by --bm25",
     "eval": "figures of reports",
     "harness": "tasks of lm-evaluation-harness",

@@ -52,6 +52,9 @@ class Options:
     corpus: Annotated[CorpusConfig, tyro.conf.arg(name="")]
     fields: FieldMap = field(default_factory=FieldMap)
     """Which fields of a record hold what, in every source without a map of its own."""
+    base: str = ""
+    """The pretrained model that the text is for, whose own tokenizer cuts it: a model of the catalogue, a
+    folder or a hub id."""
     recipe: str = "tiny"
     """The recipe that gives the defaults."""
     out: Path = Path("work")
@@ -97,6 +100,8 @@ def main(arguments: list[str]) -> None:
         print_look(sources, options, executor)
         return
     folder_for(options.out)
+    if options.base:
+        check_base(options.base)
     names = read_names(options.remove_names) if options.remove_names else frozenset()
     if options.redo:
         begin_anew(removal(work, sources, options.fields))
@@ -123,6 +128,15 @@ def main(arguments: list[str]) -> None:
         CONSOLE.print(f"{work.left_out_path} lists all that was left out", soft_wrap=True)
 
 
+def check_base(name: str) -> None:
+    """Fetch a base if it is missing, and refuse one that cannot read what its tokenizer writes."""
+    from retro.catalogue.models import TOKENIZER_FILES, folder_of_base
+    from retro.corpus.tokenizers import expect_embedded
+
+    with RichNarrator().progress(f"Opening {name}") as progress:
+        expect_embedded(folder_of_base(name, progress, TOKENIZER_FILES))
+
+
 def print_changes(work: "CorpusFolder", changes: "Changes") -> None:
     """Say what became of a corpus whose sources have changed, and what follows."""
     if not changes:
@@ -145,13 +159,21 @@ def read_options(arguments: list[str]) -> Options:
     if corpus != default.corpus:
         default = replace(default, corpus=corpus)
         options = parse(Options, arguments, "ingest", default)
+    if options.base and options.corpus.tokenizer:
+        raise ConfigError(
+            f"--base {options.base} brings its own tokenizer, and --tokenizer names "
+            f"{options.corpus.tokenizer}; expected one of the two"
+        )
+    if options.base:
+        options = replace(options, corpus=replace(options.corpus, tokenizer=options.base))
     if options.corpus.tokenizer:
+        source = "--base" if options.base else "--tokenizer"
         for name in TRAINED:
             if getattr(options.corpus, name) != getattr(corpus, name):
                 option = "--" + name.replace("_", "-")
                 raise ConfigError(
                     f"{option} is for a tokenizer that is trained, and {options.corpus.tokenizer} brings "
-                    f"its own vocabulary; expected {option} or --tokenizer, not both"
+                    f"its own vocabulary; expected {option} or {source}, not both"
                 )
     return options
 

@@ -65,7 +65,7 @@ def ingest(
     with closing(executor or LocalExecutor()) as workers:
         text = write_text(items, place.text_path, config, inputs, workers, problems, reading)
         if renewal is None:
-            progress(0, 0, "Learning a tokenizer")
+            progress(0, 0, "Taking over a tokenizer" if config.tokenizer else "Learning a tokenizer")
         tokenizer = make_tokenizer(text, folder.tokenizer_path, config)
         former = folder.encoded_path if renewal is not None and folder.is_finished else None
         changes = Changes()
@@ -76,6 +76,7 @@ def ingest(
                 told(changes)
                 return folder.corpus()
         encoding = at_step(progress, "Cutting text into tokens")
+        encoding(0, 0)  # the first shard may take long
         encoded = encode_text(text, folder.tokenizer_path, place.encoded_path, workers, encoding, former)
     progress(0, 0, "Removing duplicates and contamination")
     corpus = pack(encoded, tokenizer, place.tokens_path, config, names)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from retro import catalogue
-from retro.corpus.readers import READERS
+from retro.corpus.readers import READERS, read
 from retro.corpus.readers.api_prose import documents_of_service, latest_services, to_text
 from retro.corpus.readers.catalogued import (
     documents_of_bible,
@@ -16,6 +16,7 @@ from retro.corpus.readers.catalogued import (
     documents_of_news,
     documents_of_reviews,
     documents_of_sotu,
+    documents_of_sphinx,
     documents_of_wikitext,
 )
 from retro.errors import ArtifactError, DataError
@@ -44,7 +45,7 @@ def test_every_corpus_has_a_reader_and_says_when_it_was_not_fetched(
 ) -> None:
     monkeypatch.setenv("RETRO_CACHE_DIR", str(tmp_path))
     for name, entry in catalogue.ENTRIES.items():
-        if entry.kind != "embedder":
+        if entry.kind in ("corpus", "evaluation"):
             with pytest.raises(ArtifactError, match=f"run: retro fetch {name}"):
                 list(READERS[name]())
     assert set(catalogue.LOCAL) <= set(READERS)
@@ -107,6 +108,38 @@ def test_addresses_take_their_titles_from_the_table(tmp_path: Path) -> None:
         "State of the Union, George Washington, 1790-01-08",
         "Message to Congress, Richard Nixon, 1973-02-15",
     )
+
+
+def test_a_manual_s_pages_are_called_by_their_paths(tmp_path: Path) -> None:
+    pages = {
+        "index.txt": ".. _index:\n\n====\nDjango documentation\n====\n\nAll.\n\nMore\n====\n",
+        "topics/db/models.txt": "Models\n======\n\nA model – of data.\n\n\n",
+        "requirements.txt": "Sphinx>=3.1.0\npyenchant\n",
+    }
+    for name, text in pages.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    documents = list(documents_of_sphinx(tmp_path, "django-docs-5.2"))
+    assert [(document.id, document.title, document.source) for document in documents] == [
+        ("index.txt", "Django documentation", "django-docs-5.2"),
+        ("topics/db/models.txt", "Models", "django-docs-5.2"),
+    ]
+    assert documents[1].text == "Models\n======\n\nA model – of data.\n"
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_versions_of_django_s_manual_can_be_compared() -> None:
+    pages: dict[str, dict[str, str]] = {}
+    for version in ("3.2", "4.2", "5.2"):
+        documents = list(read(f"django-docs-{version}"))
+        pages[version] = {document.id: document.text for document in documents}
+        titles = {document.id: document.title for document in documents}
+        assert titles["topics/db/models.txt"] == "Models"
+        assert titles["index.txt"] == "Django documentation"
+        assert catalogue.fetched(f"django-docs-{version}").file("LICENSE").exists()
+    assert [len(found) for found in pages.values()] == [537, 587, 621]
+    assert len(pages["3.2"].keys() & pages["5.2"].keys()) > 500
 
 
 def test_api_prose_follows_an_operation_through_its_shapes(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import tokenizers
 from hypothesis import given, settings
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from retro.cli.main import main
 from retro.config import CorpusConfig
 from retro.corpus.folder import CorpusFolder
 from retro.corpus.ingest import ingest
-from retro.corpus.tokenizers.huggingface import HuggingFaceTokenizer, copy_tokenizer
+from retro.corpus.tokenizers.huggingface import HuggingFaceTokenizer, copy_tokenizer, expect_embedded
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import DataError
 from tests.corpus.tokenizers.test_tokenizer import ANY_TEXT, TEXTS
@@ -110,6 +111,55 @@ def test_a_tokenizer_that_loses_text_is_refused(tmp_path: Path) -> None:
     lossy.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     with pytest.raises(DataError, match=r"loses text: .* use another tokenizer or train one"):
         HuggingFaceTokenizer(save(lossy, tmp_path / "lossy", eos_token="[SEP]"))
+
+
+def test_the_place_where_text_is_lost_is_shown(tmp_path: Path) -> None:
+    """A byte that the vocabulary has no token for may stand anywhere in a document."""
+    folder = byte_level(tmp_path / "gap")
+    document = json.loads((folder / "tokenizer.json").read_text())
+    del document["model"]["vocab"]["\u0114"]  # how byte-level BPE spells the byte 0x14
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    tokenizer = HuggingFaceTokenizer(folder)
+    with pytest.raises(DataError, match=r"loses text: 'many words\\x14 and more' comes back as .*words and"):
+        tokenizer.encode("many words " * 50 + "many words\x14 and more")
+
+
+def test_a_base_must_embed_every_id(tmp_path: Path) -> None:
+    folder = byte_level(tmp_path / "base")
+    own = HuggingFaceTokenizer(folder)
+    # Padding that is put behind the vocabulary is none of the base's business.
+    assert own.pad_id == own.own_size == own.vocab_size - 1
+    (folder / "config.json").write_text(json.dumps({"vocab_size": own.own_size}))
+    expect_embedded(folder)
+    (folder / "config.json").write_text(json.dumps({"vocab_size": own.own_size - 1}))
+    with pytest.raises(DataError, match=rf"has {own.own_size} ids and its model embeds {own.own_size - 1}; "):
+        expect_embedded(folder)
+
+
+def test_ingest_cuts_text_by_the_tokenizer_of_a_base(
+    tmp_path: Path, text_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = byte_level(tmp_path / "base")
+    size = HuggingFaceTokenizer(base).own_size
+    (base / "config.json").write_text(json.dumps({"vocab_size": size}))
+    # As a fetched base has one, which does not make it a tokenizer of ours.
+    (base / "manifest.json").write_text(json.dumps({"kind": "fetched"}))
+    arguments = ["ingest", str(text_folder), "--out", str(tmp_path / "work"), "--base", str(base)]
+    assert main(arguments) == 0
+    work = CorpusFolder(tmp_path / "work")
+    assert work.tokenizer().fingerprint == HuggingFaceTokenizer(base).fingerprint
+    assert int(max(store.tokens.max() for store in work.corpus().stores().values())) < size
+    capsys.readouterr()
+    for more, message in (
+        (["--tokenizer", "gpt2"], "brings its own tokenizer, and --tokenizer names gpt2; expected one of"),
+        (["--vocab-size", "300"], "expected --vocab-size or --base, not both"),
+    ):
+        assert main([*arguments, *more]) != 0
+        assert message in " ".join(capsys.readouterr().err.split())
+    (base / "config.json").write_text(json.dumps({"vocab_size": 10}))
+    assert main(["ingest", str(text_folder), "--out", str(tmp_path / "w"), "--base", str(base)]) == 1
+    assert "its model embeds 10" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "w" / "text").exists()
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ DUMPS = {
     "wikipedia-2016": "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2",
 }
 """The Wikipedia dumps of the catalogue and their files."""
+DJANGO_DOCS = ("django-docs-3.2", "django-docs-4.2", "django-docs-5.2")
+HEADING = re.compile(r"^[ \t]*(\S.*)\n([=\-~*#^])\2{2,}[ \t]*$", flags=re.MULTILINE)
+"""A line of reStructuredText with a line of one punctuation mark below it."""
 
 
 def read_licences() -> Iterator[Document]:
@@ -193,6 +196,25 @@ def _parse_bible(file: Path) -> tuple[str, dict[int, int], dict[int, int], list[
     raise DataError(f"{file} assigns no Bible; expected the format of pythonbible 0.0.2; fetch it again")
 
 
+def read_django_docs(name: str) -> Iterator[Document]:
+    return documents_of_sphinx(catalogue.fetched(name).path / "docs", name)
+
+
+def documents_of_sphinx(folder: Path, source: str) -> Iterator[Document]:
+    """The pages of a manual in reStructuredText, each called by its path, so that versions can be compared.
+
+    A text without a heading, such as a list of requirements, is no page.
+    """
+    for file in sorted(folder.rglob("*.txt")):
+        text = _read_utf8(file)
+        heading = HEADING.search(text)
+        if heading:
+            path = file.relative_to(folder).as_posix()
+            yield Document(
+                id=path, text=text.strip() + "\n", source=source, title=heading[1].strip(), language="en"
+            )
+
+
 def read_api_prose() -> Iterator[Document]:
     for service, file in latest_services(catalogue.fetched("api-prose").path):
         yield from documents_of_service(file, service)
@@ -212,6 +234,7 @@ def read_catalogued_dump(name: str) -> Iterator[Document]:
 
 READERS: dict[str, Callable[[], Iterator[Document]]] = {
     **{name: partial(read_catalogued_dump, name) for name in DUMPS},
+    **{name: partial(read_django_docs, name) for name in DJANGO_DOCS},
     "licences": read_licences,
     "wikitext-2": read_wikitext,
     "lambada": read_lambada,

@@ -1,7 +1,7 @@
 """Tokenizers that lose nothing, of two kinds: trained on the corpus, or taken from a Hugging Face model."""
 
 from retro.corpus.tokenizers import huggingface, sentencepiece
-from retro.corpus.tokenizers.huggingface import HuggingFaceTokenizer, copy_tokenizer
+from retro.corpus.tokenizers.huggingface import HuggingFaceTokenizer, copy_tokenizer, expect_embedded
 from retro.corpus.tokenizers.sentencepiece import SentencePieceTokenizer, train_tokenizer
 from retro.corpus.tokenizers.tokenizer import KINDS, Tokenizer
 
@@ -10,6 +10,7 @@ __all__ = [
     "SentencePieceTokenizer",
     "Tokenizer",
     "copy_tokenizer",
+    "expect_embedded",
     "train_tokenizer",
 ]
 

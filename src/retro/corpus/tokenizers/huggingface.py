@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from retro import catalogue
 from retro.catalogue import hub
 from retro.corpus.tokenizers.tokenizer import COMMAND, Tokenizer
 from retro.errors import ArtifactError, DataError
@@ -30,7 +31,9 @@ REMEDY = "restore it, or name another tokenizer"
 class HuggingFaceTokenizer(Tokenizer):
     """The tokenizer of a folder with `tokenizer.json` and `tokenizer_config.json`.
 
-    A tokenizer that has no padding, or pads with its end token, gets one more id behind the vocabulary.
+    A tokenizer that has no padding, or pads with its end token, gets one more id behind the vocabulary: then
+    `pad_id` is `own_size`, and `vocab_size`, which counts it, is one more. A model that the tokenizer comes
+    from has no embedding for that id, so whoever asks the model puts another in its place.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,6 +65,8 @@ class HuggingFaceTokenizer(Tokenizer):
                 f"{path} names no end token ({CONFIG_FILE}: eos_token); expected one that closes a document; "
                 f"add it to {CONFIG_FILE}"
             )
+        self.own_size = len(token_bytes)
+        """The ids that the tokenizer has of its own, without a padding that was added to them."""
         if pad_id < 0 or pad_id == end_id:
             pad_id = len(token_bytes)
             token_bytes.append(b"")
@@ -84,16 +89,35 @@ class HuggingFaceTokenizer(Tokenizer):
             tokens += (self._space_mark or []) + self._tokenizer.encode(part, add_special_tokens=False).ids
         if self.num_bytes(tokens) != len(text.encode()):
             decoded = self.decode(tokens)
+            differs = (
+                place for place, pair in enumerate(zip(text, decoded, strict=False)) if len(set(pair)) > 1
+            )
+            # From a little before the first difference on; text that is lost at the end differs nowhere.
+            start = max(0, next(differs, len(decoded)) - 10)
+            shown = slice(start, start + 40)
             raise DataError(
-                f"the tokenizer {self.path} loses text: {text[:40]!r} comes back as {decoded[:40]!r}; "
+                f"the tokenizer {self.path} loses text: {text[shown]!r} comes back as {decoded[shown]!r}; "
                 "expected byte-level BPE or byte fallback, which give every text back; "
                 "use another tokenizer or train one"
             )
         return tokens
 
 
+def expect_embedded(folder: Path) -> None:
+    """Refuse a base whose tokenizer has ids that its embedding does not have."""
+    if not (folder / MODEL_FILE).exists():
+        return  # `copy_tokenizer` says so, whether or not the tokenizer is a base's
+    ids = HuggingFaceTokenizer(folder).own_size
+    rows = catalogue.embedding_size(folder)
+    if ids > rows:
+        raise DataError(
+            f"the tokenizer of {folder} has {ids:,} ids and its model embeds {rows:,}; "
+            "expected an embedding for every id; resize the model's and save it again"
+        )
+
+
 def copy_tokenizer(name: str, path: Path) -> Artifact:
-    """Put the tokenizer of a folder or a hub id into a finished folder of ours."""
+    """Put the tokenizer of a base of the catalogue, a folder or a hub id into a finished folder of ours."""
     folder = _folder_of(name)
 
     def work(stage: Stage) -> None:
@@ -108,22 +132,11 @@ def copy_tokenizer(name: str, path: Path) -> Artifact:
 
 
 def _folder_of(name: str) -> Path:
-    folder = Path(name)
+    folder = catalogue.folder_of_base(name) if name in catalogue.ENTRIES else Path(name)
     if not folder.exists():
-        import huggingface_hub
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
         if not hub.is_id(name):
             raise DataError(f"{name!r} is no folder and no id of the hub; expected one for a tokenizer")
-        local, files = not hub.is_reachable(), [MODEL_FILE, CONFIG_FILE]
-        try:
-            found = huggingface_hub.snapshot_download(name, allow_patterns=files, local_files_only=local)
-            folder = Path(found)
-        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-            reason = hub.UNREACHABLE if local else str(error).splitlines()[0]
-            raise DataError(
-                f"no tokenizer could be fetched for {name!r} ({reason}); expected a folder or a hub id"
-            ) from None
+        folder = hub.snapshot(name, (MODEL_FILE, CONFIG_FILE), "tokenizer")
     if not (folder / MODEL_FILE).exists():
         raise DataError(
             f"{name} has no {MODEL_FILE}; expected a folder or a hub id with a fast tokenizer; "

@@ -20,7 +20,9 @@ def make_tokenizer(text: TextStore, path: Path, config: CorpusConfig) -> Tokeniz
     """Copy the tokenizer that the config names, or train one on a sample of the training documents alone."""
     if config.tokenizer:
         # A run, or another workspace, carries its tokenizer as a finished folder of ours, of either kind.
-        is_ours = (Path(config.tokenizer) / MANIFEST).exists()
+        folder = Path(config.tokenizer)
+        # A base that was fetched has a manifest as well, and a model's config.
+        is_ours = (folder / MANIFEST).exists() and not (folder / "config.json").exists()
         copy = copy_finished if is_ours else copy_tokenizer
         copy(config.tokenizer, path)
         return Tokenizer.open(path)
