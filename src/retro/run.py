@@ -17,8 +17,11 @@ from torch import Tensor
 import retro
 from retro.config import ModelConfig
 from retro.config.as_json import from_dict
+from retro.config.fit import FitConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError
+from retro.fitting.base import expect_base, open_base
+from retro.fitting.fitted import FittedModel
 from retro.model.protocol import TrainableModel
 from retro.model.retro import Retro
 from retro.model.weights import RECORD, WEIGHTS, count_tensors, read_record, restore, write_model
@@ -102,7 +105,27 @@ def _load_retro(folder: Path, record: dict[str, Any]) -> TrainableModel:
     return model
 
 
-KINDS: dict[str, Callable[[Path, dict[str, Any]], TrainableModel]] = {Retro.kind: _load_retro}
+def _load_fitted(folder: Path, record: dict[str, Any]) -> TrainableModel:
+    settings = record["model"]
+    try:
+        base_id = str(settings["base"]["id"])
+        config = from_dict(FitConfig, settings["fit"], str(folder / RECORD))
+        pad_id, end_id = settings["pad_id"], settings["end_id"]
+    except DAMAGED as error:
+        raise ArtifactError(
+            f"{folder / RECORD} is damaged ({error}); expected a base and what was fitted; restore it, or fit again"
+        ) from None
+    base, _ = open_base(base_id)
+    expect_base(base, settings["base"], str(folder))
+    model = FittedModel(base, config, pad_id, end_id, base_id)
+    restore(model, folder)
+    return model
+
+
+KINDS: dict[str, Callable[[Path, dict[str, Any]], TrainableModel]] = {
+    Retro.kind: _load_retro,
+    FittedModel.kind: _load_fitted,
+}
 """How to open each kind of model."""
 
 

@@ -1,5 +1,6 @@
 """Chunked cross-attention: a sequence reads its neighbours without looking ahead."""
 
+import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -43,10 +44,19 @@ class ChunkedCrossAttention(nn.Module):
         is_token: Bool[Tensor, "batch chunk neighbour retrieved"],
     ) -> Float[Tensor, "batch seq d_model"]:
         """`is_token` is true at the tokens of real neighbours."""
+        return x + self.read(x, encoded, is_token)
+
+    def read(
+        self,
+        x: Float[Tensor, "batch seq d_model"],
+        encoded: Float[Tensor, "batch chunk neighbour retrieved d_encoder"],
+        is_token: Bool[Tensor, "batch chunk neighbour retrieved"],
+    ) -> Float[Tensor, "batch seq d_model"]:
+        """What is added to the residual stream."""
         num_chunks, num_neighbours, retrieved_len = encoded.shape[1:4]
         m, seq_len = self.chunk_len, x.shape[1]
         if num_chunks == 0:
-            return x
+            return torch.zeros_like(x)
         attention = self.attention
 
         # Drop the first m − 1 positions and cut the rest into rows of m: row u then holds
@@ -81,4 +91,4 @@ class ChunkedCrossAttention(nn.Module):
 
         # Back to positions: drop the padding, and put the first m − 1 back as zeros.
         output = rearrange(output, "batch chunk m d -> batch (chunk m) d")[:, : seq_len - m + 1]
-        return x + F.pad(output, (0, 0, m - 1, 0))
+        return F.pad(output, (0, 0, m - 1, 0))

@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from retro.errors import DataError
+
 
 @dataclass(frozen=True)
 class ModelFacts:
@@ -36,6 +38,21 @@ class ModelFacts:
     def retrieved_len(self) -> int:
         """Tokens of a neighbour and its continuation, r in the paper."""
         return 2 * self.chunk_len
+
+    @property
+    def num_ids(self) -> int:
+        """Ids that a sequence may hold: the vocabulary, and a pad id that lies behind it."""
+        return max(self.vocab_size, self.pad_id + 1)
+
+    def expect_neighbours(self, tokens: Tensor, neighbours: Tensor) -> None:
+        """Refuse neighbours that are not one set for each complete chunk."""
+        # By hand: neighbours of batch 1 would silently broadcast over batch 2.
+        expected = (tokens.shape[0], tokens.shape[1] // self.chunk_len, self.retrieved_len)
+        found = (neighbours.shape[0], neighbours.shape[1], neighbours.shape[3])
+        if found != expected:
+            raise DataError(
+                f"neighbours have (batch, complete chunks, retrieved length) {found}; expected {expected}"
+            )
 
 
 @dataclass(frozen=True)

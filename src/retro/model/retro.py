@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from retro.config import ModelConfig
 from retro.config.as_json import to_dict
-from retro.errors import ConfigError, DataError
+from retro.errors import ConfigError
 from retro.model.attention import FeedForward, RMSNorm, SelfAttention
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
 from retro.model.decoding import RetroDecoding
@@ -148,13 +148,8 @@ class Retro(TrainableModel):
         read."""
         if neighbours is None:
             return None
-        # Checked by hand: neighbours of batch 1 would silently broadcast over batch 2.
-        expected = (tokens.shape[0], tokens.shape[1] // self.config.chunk_len, self.config.retrieved_len)
-        found = (neighbours.shape[0], neighbours.shape[1], neighbours.shape[3])
-        if self.encoder is not None and found != expected:
-            raise DataError(
-                f"neighbours have (batch, complete chunks, retrieved length) {found}; expected {expected}"
-            )
+        if self.encoder is not None:
+            self.facts.expect_neighbours(tokens, neighbours)
         return self.readable(neighbours, mask)
 
     def readable(self, neighbours: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor] | None:

@@ -1,0 +1,162 @@
+"""Neighbours beside the text: a base's own self-attention reads them, in one softmax with its past.
+
+The base reads a neighbour as it would read any text, at the positions just before the tokens that will read it.
+The keys and values it computes on the way are what those tokens then attend to, by the base's own queries,
+beside the keys and values of the text: as if the neighbour stood in the prompt, but without reading the prompt
+again, and without using up the context. Nothing needs to be trained for it; one number for each head says how
+much more or less the neighbours count than the text.
+
+A softmax over two sets of keys is the mean of the softmax over each, weighted by the sums of their
+exponentials. So the base's own attention is computed as ever, by its own kernel, and where there is no
+neighbour the result is its own, bit for bit.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from retro.errors import ConfigError
+from retro.fitting.readings import _ACTIVE
+
+PREFIX = "retro_beside_"
+"""Before the name of the base's own attention, in transformers' table of attentions."""
+NONE = -1e30
+"""A logit that is as good as −∞, and stays finite in sums."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Keys and values of one layer, for each row of queries."""
+
+    keys: Float[Tensor, "batch row kv_heads voter head_dim"]
+    values: Float[Tensor, "batch row kv_heads voter head_dim"]
+    is_token: Bool[Tensor, "batch row voter"]
+
+
+def read(
+    query: Float[Tensor, "batch heads row m head_dim"], memory: Memory, scaling: float
+) -> tuple[Float[Tensor, "batch heads row m head_dim"], Float[Tensor, "batch heads row m"]]:
+    """What rows of queries read from their memories, and the logarithm of the sum of exponentials."""
+    kv_heads = memory.keys.shape[2]
+    # Several heads share keys; their queries stand one below the other.
+    grouped = rearrange(query, "batch (kv group) row m d -> batch row kv (group m) d", kv=kv_heads)
+    logits = grouped @ memory.keys.transpose(-1, -2) * scaling
+    logits = logits.masked_fill(~memory.is_token[:, :, None, None], NONE)
+    total = logits.logsumexp(-1, keepdim=True)
+    found = (logits - total).exp() @ memory.values
+    shape = {"kv": kv_heads, "m": query.shape[3]}
+    return (
+        rearrange(found, "batch row kv (group m) d -> batch (kv group) row m d", m=shape["m"]),
+        rearrange(total[..., 0], "batch row kv (group m) -> batch (kv group) row m", m=shape["m"]),
+    )
+
+
+def own_total(
+    query: Float[Tensor, "batch heads seq head_dim"],
+    key: Float[Tensor, "batch kv_heads past head_dim"],
+    mask: Tensor | None,
+    scaling: float,
+) -> Float[Tensor, "batch heads seq"]:
+    """The logarithm of the sum of exponentials of the base's own self-attention."""
+    group = query.shape[1] // key.shape[1]
+    grouped = rearrange(query, "batch (kv group) seq d -> batch kv (group seq) d", group=group)
+    logits = grouped @ key.transpose(-1, -2) * scaling
+    logits = rearrange(logits, "batch kv (group seq) past -> batch (kv group) seq past", group=group)
+    length, past = logits.shape[-2:]
+    if mask is None:
+        # The kernels take no mask for what is causal; a single token sees everything.
+        if length > 1:
+            later = torch.ones(length, past, dtype=torch.bool, device=query.device).triu(past - length + 1)
+            logits = logits.masked_fill(later, NONE)
+    elif mask.dtype == torch.bool:
+        logits = logits.masked_fill(~mask[..., :past], NONE)
+    else:
+        logits = logits + mask[..., :past]
+    return logits.logsumexp(-1)
+
+
+def share(
+    found: Tensor, total: Tensor, own: Tensor, own_sum: Tensor, present: Tensor, bias: Tensor
+) -> Tensor:
+    """The mean of both readings, weighted by their sums; the base's own where nothing is present."""
+    weight = torch.sigmoid(total + bias - own_sum)
+    weight = torch.where(present, weight, 0.0)[..., None].to(own.dtype)
+    return own + weight * (found.to(own.dtype) - own)
+
+
+def rows_of_heads(
+    query: Float[Tensor, "batch heads seq head_dim"], chunk_len: int, num_chunks: int
+) -> Float[Tensor, "batch heads row m head_dim"]:
+    """The positions that read each chunk's neighbours; the last row is filled up with zeros."""
+    m = chunk_len
+    missing = num_chunks * m - (query.shape[2] - m + 1)
+    reading = F.pad(query[:, :, m - 1 :], (0, 0, 0, max(0, missing)))[:, :, : num_chunks * m]
+    return rearrange(reading, "batch heads (row m) d -> batch heads row m d", m=m)
+
+
+def attend_beside(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, Any]:
+    """Transformers' attention, with the neighbours of the active reading beside it."""
+    config: Any = module.config  # type: ignore[union-attr]
+    own, weights = _own_attention(module, config._attn_implementation.removeprefix(PREFIX))(
+        module, query, key, value, attention_mask, **options
+    )
+    reading = _ACTIVE.get()
+    layer = None if reading is None else reading.joints.number.get(id(module))
+    if reading is None or layer is None:
+        return own, weights
+    scaling = options.get("scaling")
+    if scaling is None:
+        scaling = query.shape[-1] ** -0.5
+    return reading.attend(layer, query, key, attention_mask, scaling, own), weights
+
+
+def _own_attention(module: nn.Module, name: str) -> Callable[..., tuple[Tensor, Any]]:
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    # Every file of transformers has a plain one of its own, which is not in the table.
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    return ALL_ATTENTION_FUNCTIONS.get_interface(name, eager)
+
+
+def put_beside(model: nn.Module) -> None:
+    """Let a base's attention ask the active reading."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    for config in _configs(model):
+        name = config._attn_implementation
+        if name.startswith(PREFIX):
+            raise ConfigError("the base is fitted already; expected one that is not; call detach() first")
+        if name not in ("eager", "sdpa"):
+            raise ConfigError(
+                f"the base's attention is {name!r}; expected sdpa or eager; "
+                'open it with attn_implementation="sdpa"'
+            )
+        ALL_ATTENTION_FUNCTIONS.register(PREFIX + name, attend_beside)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(PREFIX + name, ALL_MASK_ATTENTION_FUNCTIONS[name])
+        config._attn_implementation = PREFIX + name
+
+
+def take_away(model: nn.Module) -> None:
+    """Give a base its own attention back."""
+    for config in _configs(model):
+        config._attn_implementation = config._attn_implementation.removeprefix(PREFIX)
+
+
+def _configs(model: nn.Module) -> list[Any]:
+    """The configs that the attention modules ask, each once."""
+    found = {id(model.config): model.config}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if config is not None and hasattr(config, "_attn_implementation"):
+            found[id(config)] = config
+    return list(found.values())

@@ -1,0 +1,325 @@
+"""Token by token with a fitted model: the base's own cache, and the neighbours that are read at present."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from retro.errors import ConfigError, DataError
+from retro.fitting.beside import Memory, own_total, read, share
+from retro.fitting.readings import Reading
+from retro.fitting.whole import WholeReading
+from retro.model.caches import NeighbourCache
+from retro.model.pointer import Vote
+
+if TYPE_CHECKING:
+    from retro.fitting.fitted import FittedModel, Retrieved
+
+
+class FittedDecoding:
+    """A batch of sequences in progress, each on its own chunk grid.
+
+    Sequences end at the same slot of the base's cache, so prompts are padded on the left. With a `window`,
+    self-attention sees only the last `window` tokens.
+    """
+
+    def __init__(self, model: "FittedModel", window: int = 0) -> None:
+        if window < 0:
+            raise ConfigError(f"window is {window}; expected a number of tokens, or 0 for all")
+        self.model = model
+        self.window = window
+        self.lengths: list[int] = []
+        self.present: Present | None = None
+        self.cross: NeighbourCache | None = None
+
+    @property
+    def batch(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def completing(self) -> list[int]:
+        """The sequences whose next token completes a chunk."""
+        m = self.model.config.chunk_len
+        return [row for row, length in enumerate(self.lengths) if (length + 1) % m == 0]
+
+    @torch.no_grad()
+    def prefill(
+        self,
+        prompts: Sequence[Sequence[int]],
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None = None,
+        neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
+    ) -> Float[Tensor, "batch vocab"]:
+        """Begin with these prompts, and return the logits of the token after each."""
+        model, device = self.model, self.model.device
+        self.lengths = [len(prompt) for prompt in prompts]
+        self.present = None
+        longest = max(self.lengths)
+        if min(self.lengths) == 0:
+            raise DataError("a prompt is empty; expected at least one token, as a base begins with none")
+        rows = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+        tokens = torch.tensor(rows, dtype=torch.long, device=device)
+        pads = torch.tensor([longest - length for length in self.lengths], device=device)
+        places = torch.arange(longest, device=device)
+        self.mask = places >= pads[:, None]
+        self.cache = self._new_cache()
+        retrieved = self._retrieved(tokens, pads, neighbours, neighbour_mask)
+        reading = None
+        if retrieved is not None:
+            ragged = pads if bool(pads.any()) else None
+            reading = WholeReading(model, retrieved, self.mask, ragged)
+        inputs: dict[str, Any] = {"input_ids": tokens}
+        if bool(pads.any()):
+            inputs["attention_mask"] = self.mask.long()
+            inputs |= self._positions((places - pads[:, None]).clamp_min(0))
+        output = model.run(reading, **inputs, past_key_values=self.cache, use_cache=True)
+        states = output.last_hidden_state[:, -1]
+        logits = model.head(states)
+        if reading is None or retrieved is None:
+            return logits
+        self._keep_last(reading, retrieved)
+        vote = reading.vote()
+        if vote is None:
+            return logits
+        assert model.pointer is not None
+        # The vote is aligned on the left, where each prompt has its own length.
+        last = torch.tensor(self.lengths, device=device) - 1
+        return model.pointer.mix_logits(vote.at((torch.arange(len(rows), device=device), last)), states, logits)
+
+    @torch.no_grad()
+    def step(
+        self,
+        tokens: Sequence[int],
+        neighbours: Int[Tensor, "complete neighbour retrieved"] | None = None,
+        neighbour_mask: Bool[Tensor, "complete neighbour"] | None = None,
+    ) -> Float[Tensor, "batch vocab"]:
+        """Feed the next token of every sequence, and return the logits of the one after."""
+        model, device = self.model, self.model.device
+        if len(tokens) != self.batch:
+            raise DataError(f"{len(tokens)} tokens were fed to {self.batch} sequences; expected one each")
+        completing = self.completing
+        found: Retrieved | None = None
+        if completing:
+            found = self._read_completing(completing, neighbours, neighbour_mask)
+        positions = torch.tensor(self.lengths, device=device)[:, None]
+        self.mask = torch.nn.functional.pad(self.mask, (0, 1), value=True)
+        self.lengths = [length + 1 for length in self.lengths]
+        inputs: dict[str, Any] = {"input_ids": torch.tensor(tokens, device=device)[:, None]}
+        seen = self.mask
+        if self.window:
+            seen = seen & (torch.arange(seen.shape[1], device=device) >= seen.shape[1] - self.window)
+        if not bool(seen.all()):
+            inputs["attention_mask"] = seen.long()
+        inputs |= self._positions(positions)
+        reading = NewestReading(self, completing, found)
+        output = model.run(reading, **inputs, past_key_values=self.cache, use_cache=True)
+        states = output.last_hidden_state[:, -1]
+        logits = model.head(states)
+        vote = reading.vote()
+        if vote is None:
+            return logits
+        assert model.pointer is not None
+        return model.pointer.mix_logits(vote, states, logits)
+
+    @torch.no_grad()
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only these sequences; one that is named twice is duplicated."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.model.device)
+        self.lengths = [self.lengths[row] for row in rows]
+        self.mask = self.mask[index]
+        self.cache.batch_select_indices(index)
+        if self.present is not None:
+            self.present = self.present.select(index)
+        if self.cross is not None:
+            self.cross.select(rows)
+
+    def _new_cache(self) -> Any:
+        from transformers import DynamicCache
+
+        base: Any = self.model.base
+        return DynamicCache(config=base.config)
+
+    def _positions(self, positions: Tensor) -> dict[str, Tensor]:
+        """For bases that are told positions; others count the mask."""
+        return {"position_ids": positions} if self.model.takes_positions else {}
+
+    def _retrieved(
+        self, tokens: Tensor, pads: Tensor, neighbours: Tensor | None, mask: Tensor | None
+    ) -> "Retrieved | None":
+        model = self.model
+        if neighbours is None or neighbours.numel() == 0:
+            return None
+        model.facts.expect_neighbours(tokens, neighbours)
+        complete = torch.tensor(self.lengths, device=tokens.device) // model.config.chunk_len
+        # In a shorter prompt, those beyond its complete chunks are not read.
+        real = torch.arange(neighbours.shape[1], device=tokens.device) < complete[:, None]
+        mask = real[..., None].expand(neighbours.shape[:3]) if mask is None else mask & real[..., None]
+        return model.retrieve(tokens, neighbours, mask)
+
+    def _keep_last(self, reading: WholeReading, retrieved: "Retrieved") -> None:
+        """Keep the neighbours of the last complete chunk of each prompt, which the next tokens read."""
+        m = self.model.config.chunk_len
+        chunks = torch.tensor([max(0, length // m - 1) for length in self.lengths], device=self.model.device)
+        rows = torch.arange(self.batch, device=self.model.device)
+        has_chunk = torch.tensor([length >= m for length in self.lengths], device=self.model.device)
+        self.present = Present.of(retrieved, rows, chunks, has_chunk)
+        if self.model.cross is not None:
+            raise ConfigError(
+                "a prompt with neighbours was given to a model with the paper's cross-attention, which is not "
+                "sampled token by token yet; expected reading attention or none; score it instead"
+            )
+
+    def _read_completing(
+        self, completing: Sequence[int], neighbours: Tensor | None, mask: Tensor | None
+    ) -> "Retrieved | None":
+        """Read the neighbours of the chunks that the next tokens complete; None if there are none."""
+        model, device = self.model, self.model.device
+        found = None
+        if neighbours is not None and neighbours.numel():
+            expected = (len(completing), model.facts.retrieved_len)
+            if (len(neighbours), neighbours.shape[2]) != expected:
+                raise DataError(
+                    f"neighbours of {len(neighbours)} chunks with {neighbours.shape[2]} tokens each were fed; "
+                    f"expected {expected[0]} chunks with {expected[1]}"
+                )
+            numbers = torch.tensor([self.lengths[row] // model.config.chunk_len for row in completing])
+            found = model.read_neighbours(
+                neighbours[:, None], None if mask is None else mask[:, None], numbers[:, None].to(device)
+            )
+        if self.present is None and found is not None:
+            self.present = Present.empty(found, self.batch)
+        if self.present is not None:
+            self.present = self.present.replaced(completing, found)
+        return found
+
+
+@dataclass(frozen=True)
+class Present:
+    """The neighbours that each sequence reads at present; a sequence without any has no real token."""
+
+    memories: dict[int, Memory]
+    keys: Float[Tensor, "batch voter width"] | None
+    voted: Int[Tensor, "batch voter"]
+    is_voter: Bool[Tensor, "batch voter"]
+
+    @staticmethod
+    def of(retrieved: "Retrieved", rows: Tensor, chunks: Tensor, real: Tensor) -> "Present":
+        """Those of one chunk of each row, where it is real."""
+        memories = {
+            layer: Memory(
+                memory.keys[rows, chunks][:, None],
+                memory.values[rows, chunks][:, None],
+                (memory.is_token[rows, chunks] & real[:, None])[:, None],
+            )
+            for layer, memory in retrieved.memories.items()
+        }
+        keys = None if retrieved.keys is None else retrieved.keys[rows, chunks]
+        return Present(
+            memories, keys, retrieved.voted[rows, chunks], retrieved.is_voter[rows, chunks] & real[:, None]
+        )
+
+    @staticmethod
+    def empty(like: "Retrieved", batch: int) -> "Present":
+        """For sequences that have read nothing yet."""
+        rows = torch.zeros(batch, dtype=torch.long, device=like.voted.device)
+        return Present.of(like, rows, rows, torch.zeros_like(rows, dtype=torch.bool))
+
+    def select(self, index: Tensor) -> "Present":
+        memories = {
+            layer: Memory(memory.keys[index], memory.values[index], memory.is_token[index])
+            for layer, memory in self.memories.items()
+        }
+        keys = None if self.keys is None else self.keys[index]
+        return Present(memories, keys, self.voted[index], self.is_voter[index])
+
+    def replaced(self, rows: Sequence[int], found: "Retrieved | None") -> "Present":
+        """With other neighbours for some sequences; none if nothing was found."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.voted.device)
+        if found is None:
+            silenced = self.is_voter.index_fill(0, index, False)
+            memories = {
+                layer: replace(memory, is_token=memory.is_token.index_fill(0, index, False))
+                for layer, memory in self.memories.items()
+            }
+            return replace(self, memories=memories, is_voter=silenced)
+        new = Present.of(
+            found,
+            torch.arange(len(rows), device=index.device),
+            torch.zeros_like(index),
+            torch.ones_like(index, dtype=torch.bool),
+        )
+        width = max(self.voted.shape[-1], new.voted.shape[-1])
+        old, new = self._widened(width), new._widened(width)
+        memories = {
+            layer: Memory(
+                memory.keys.index_copy(0, index, new.memories[layer].keys),
+                memory.values.index_copy(0, index, new.memories[layer].values),
+                memory.is_token.index_copy(0, index, new.memories[layer].is_token),
+            )
+            for layer, memory in old.memories.items()
+        }
+        keys = None
+        if old.keys is not None and new.keys is not None:
+            keys = old.keys.index_copy(0, index, new.keys)
+        return Present(
+            memories,
+            keys,
+            old.voted.index_copy(0, index, new.voted),
+            old.is_voter.index_copy(0, index, new.is_voter),
+        )
+
+    def _widened(self, width: int) -> "Present":
+        """With room for more neighbours; the new places are empty."""
+        missing = width - self.voted.shape[-1]
+        if not missing:
+            return self
+        pad = torch.nn.functional.pad
+        memories = {
+            layer: Memory(
+                pad(memory.keys, (0, 0, 0, missing)),
+                pad(memory.values, (0, 0, 0, missing)),
+                pad(memory.is_token, (0, missing), value=False),
+            )
+            for layer, memory in self.memories.items()
+        }
+        keys = None if self.keys is None else pad(self.keys, (0, 0, 0, missing))
+        return Present(memories, keys, pad(self.voted, (0, missing)), pad(self.is_voter, (0, missing)))
+
+
+class NewestReading(Reading):
+    """The newest token of every sequence, with the neighbours that it reads at present."""
+
+    def __init__(
+        self, decoding: FittedDecoding, completing: Sequence[int], found: "Retrieved | None"
+    ) -> None:
+        super().__init__(decoding.model.joints)
+        self.model = decoding.model
+        self.present = decoding.present
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, attended: Tensor
+    ) -> Tensor:
+        memory = None if self.present is None else self.present.memories.get(layer)
+        if memory is None:
+            return attended
+        assert self.model.bias is not None
+        bias = self.model.bias[self.model.config.layers.index(layer + 1)]
+        found, total = read(rearrange(query, "b h m d -> b h 1 m d"), memory, scaling)
+        present = memory.is_token.any(-1)[:, None]
+        own_sum = own_total(query, key, mask, scaling)
+        mixed = share(found[:, :, 0], total[:, :, 0], attended.transpose(1, 2), own_sum, present, bias[:, None])
+        return mixed.transpose(1, 2).contiguous()
+
+    def vote(self) -> Vote | None:
+        pointer = self.model.pointer
+        if pointer is None or self.present is None or self.present.keys is None:
+            return None
+        states = self.states[self.model.config.pointer_layer - 1][:, -1:]
+        queries = pointer.standardise(states.to(pointer.mean.dtype))[:, None]
+        vote = pointer.vote(
+            queries, self.present.keys[:, None], self.present.voted[:, None], self.present.is_voter[:, None]
+        )
+        return vote.at((slice(None), 0, 0))

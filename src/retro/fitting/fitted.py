@@ -1,0 +1,459 @@
+"""A pretrained causal LM of Hugging Face with retrieval: frozen, exact without neighbours, better with them.
+
+The base is not changed. Hooks let it ask, layer by layer, what there is to read (`readings`); without
+neighbours they stay silent, and its logits are what they were, bit for bit. What is new is small: a number for
+each head that reads neighbours (`beside`) or the paper's encoder and cross-attention, and a pointer with its
+gate (`model/pointer.py`). Only that is trained and saved; the base is named by its id and a checksum.
+"""
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from retro.config.as_json import to_dict
+from retro.config.fit import FitConfig
+from retro.errors import ConfigError
+from retro.fitting.base import Head, describe_base, find_head, positions_are_relative, width_of
+from retro.fitting.beside import Memory, put_beside, take_away
+from retro.fitting.decoding import FittedDecoding
+from retro.fitting.places import evaluating, find_places
+from retro.fitting.readings import Joints, Reading, active, expect_hookable
+from retro.fitting.whole import WholeReading
+from retro.model.chunked_cross_attention import ChunkedCrossAttention
+from retro.model.encoder import Encoder
+from retro.model.layers import embed
+from retro.model.pointer import Pointer, Vote, measure, successors
+from retro.model.protocol import ModelFacts, Scored, TrainableModel
+from retro.model.read_out import FEW_LOGITS, FEW_ROWS, score_states
+from retro.model.weights import write_model
+
+READ_AT_ONCE = 1 << 14
+"""Neighbour tokens that the base reads in one pass; more are read in several."""
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """Neighbours as the base has read them, for each chunk (batch, chunk, …)."""
+
+    neighbours: Int[Tensor, "batch chunk neighbour retrieved"]
+    is_token: Bool[Tensor, "batch chunk neighbour retrieved"]
+    memories: dict[int, Memory]
+    """By layer, from 0; empty unless the base's attention reads them."""
+    keys: Float[Tensor, "batch chunk voter width"] | None
+    """States to match, standardised; None without a pointer."""
+    voted: Int[Tensor, "batch chunk voter"]
+    is_voter: Bool[Tensor, "batch chunk voter"]
+
+
+class _Enough(Exception):  # noqa: N818 — not an error: the layers above are not needed
+    """Ends a forward pass of the base early."""
+
+
+class _Trunk(Reading):
+    """Reads text through the first layers of the base, and stops there if that is all that is needed."""
+
+    def __init__(self, joints: Joints, last: int) -> None:
+        """`last` is the layer, from 0, after which nothing is needed; −1 for none."""
+        super().__init__(joints)
+        self.last = last
+
+    def leave(self, layer: int, states: Tensor) -> None:
+        super().leave(layer, states)
+        if layer == self.last:
+            raise _Enough
+
+
+class FittedModel(TrainableModel):
+    """A base that reads neighbours."""
+
+    kind = "fitted"
+
+    def __init__(
+        self,
+        base: nn.Module,
+        config: FitConfig | None = None,
+        pad_id: int | None = None,
+        end_id: int | None = None,
+        base_id: str = "",
+    ) -> None:
+        """`pad_id` may lie behind the base's embedding, as it never reaches the base; by default it does."""
+        super().__init__()
+        expect_hookable(base)
+        # In a tuple, which hides it: it is neither trained, nor counted, nor saved with what is new.
+        self._base = (base.requires_grad_(False).eval(),)
+        places = find_places(base)
+        self.config = (config or FitConfig()).settled(len(places.layers))
+        hub: Any = base.config
+        text = hub.get_text_config()
+        self.vocab_size: int = text.vocab_size
+        self.pad_id = self.vocab_size if pad_id is None else pad_id
+        ends = text.eos_token_id
+        first_end = ends[0] if isinstance(ends, list | tuple) else ends
+        self.end_id: int | None = first_end if end_id is None else end_id
+        self.max_context: int | None = getattr(text, "max_position_embeddings", None)
+        if self.max_context is not None and self.config.chunk_len > self.max_context // 2:
+            raise ConfigError(
+                f"chunk_len is {self.config.chunk_len}, and the base reads {self.max_context} tokens; "
+                "expected chunks of which two, a neighbour and its continuation, fit into that"
+            )
+        self.base_id = base_id or str(hub._name_or_path)
+        self.width = width_of(base, places)
+        self.head: Head = find_head(base)
+        self.takes_positions = "position_ids" in inspect.signature(base.forward).parameters
+        self.relative = positions_are_relative(base)
+        self._add(text.num_attention_heads)
+        crossed = tuple(layer - 1 for layer in self.config.layers) if self.cross else ()
+        watched = (self.config.pointer_layer - 1,) if self.config.pointer else ()
+        self.joints = Joints(base, places, watched, crossed)
+        if self.bias is not None:
+            put_beside(base)
+        if self.pointer is not None:
+            self._calibrate_roughly()
+
+    def _add(self, num_heads: int) -> None:
+        """Make what is new."""
+        config = self.config
+        dtype = next(self.base.parameters()).dtype
+        self.bias: nn.Parameter | None = None
+        self.pointer: Pointer | None = None
+        self.encoder: Encoder | None = None
+        self.encoder_embedding: nn.Embedding | None = None
+        self.cross: nn.ModuleList | None = None
+        if config.reading == "attention":
+            self.bias = nn.Parameter(torch.zeros(len(config.layers), num_heads, dtype=dtype))
+        if config.pointer:
+            self.pointer = Pointer(self.width, self.width).to(dtype)
+        if config.reading == "cross-attention":
+            encoder = config.encoder
+            self.encoder = Encoder(encoder, self.width, config.cross_attention_positions).to(dtype)
+            self.encoder_embedding = nn.Embedding(self.vocab_size, encoder.d_model, dtype=dtype)
+            nn.init.normal_(self.encoder_embedding.weight, std=encoder.d_model**-0.5)
+            operators = [self._cross_attention(encoder.d_model) for _ in config.layers]
+            self.cross = nn.ModuleList(operators).to(dtype)
+            for operator in operators:
+                # A quiet start: before it is trained, cross-attention adds nothing.
+                nn.init.zeros_(operator.attention.out.weight)
+
+    def _cross_attention(self, memory_width: int) -> ChunkedCrossAttention:
+        encoder = self.config.encoder
+        return ChunkedCrossAttention(
+            self.width,
+            memory_width,
+            encoder.num_heads,
+            encoder.head_dim,
+            self.config.chunk_len,
+            positions=self.config.cross_attention_positions,
+        )
+
+    @property
+    def base(self) -> nn.Module:
+        return self._base[0]
+
+    @property
+    def facts(self) -> ModelFacts:
+        return ModelFacts(
+            self.vocab_size, self.config.chunk_len, self.pad_id, self.end_id, True, self.max_context
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.base.parameters()).device
+
+    def detach(self) -> nn.Module:
+        """Take retrieval out of the base, and give it back as it was. The fitted model is of no use then."""
+        self.joints.remove()
+        take_away(self.base)
+        return self.base
+
+    # The base is no submodule, so what is done to all modules is done to it here.
+    def _apply(self, fn: Any, recurse: bool = True) -> "FittedModel":
+        super()._apply(fn, recurse)
+        self.base._apply(fn, recurse)
+        return self
+
+    def train(self, mode: bool = True) -> "FittedModel":
+        super().train(mode)
+        self.base.eval()  # frozen: its dropout stays off
+        return self
+
+    # Reading
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None = None,
+        neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
+    ) -> Float[Tensor, "batch seq vocab"]:
+        """Logits of the next token at every position; without neighbours exactly those of the base."""
+        retrieved = self.retrieve(tokens, neighbours, neighbour_mask)
+        if retrieved is None:
+            logits: Tensor = self.base(**self.inputs(tokens), use_cache=False).logits
+            return logits
+        states, vote = self._read(tokens, retrieved)
+        logits = self.head(states)
+        if vote is None:
+            return logits
+        assert self.pointer is not None
+        return self.pointer.mix_logits(vote, states, logits)
+
+    def score(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        targets: Int[Tensor, "batch seq"],
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None = None,
+        neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> Scored:
+        retrieved = None
+        if neighbours is not None and not torch.is_grad_enabled() and len(tokens) > 1:
+            # Sequence by sequence, as the neighbours of many take far more memory than the text.
+            mask = neighbour_mask if neighbour_mask is not None else torch.ones_like(neighbours[..., 0] > 0)
+            rows = [
+                self.score(*(part[i : i + 1] for part in (tokens, targets, neighbours, mask)), greedy=greedy)
+                for i in range(len(tokens))
+            ]
+            hits = torch.cat([row.greedy for row in rows if row.greedy is not None]) if greedy else None
+            return Scored(torch.cat([row.log_probs for row in rows]), hits)
+        retrieved = self.retrieve(tokens, neighbours, neighbour_mask)
+        states, vote = self._read(tokens, retrieved)
+        if vote is None:
+            return score_states(self.head, states, targets, self.vocab_size, self.pad_id, greedy)
+        return self._score_mixture(states, vote, targets, greedy)
+
+    def begin(self, window: int = 0) -> FittedDecoding:
+        return FittedDecoding(self, window)
+
+    def inputs(self, tokens: Int[Tensor, "batch seq"]) -> dict[str, Tensor]:
+        """What the base is called with: padding is masked, and no id that it does not know reaches it."""
+        is_token = tokens != self.pad_id
+        if bool(is_token.all()):
+            return {"input_ids": tokens}
+        return {"input_ids": tokens.masked_fill(~is_token, 0), "attention_mask": is_token.long()}
+
+    def run(self, reading: Reading | None, **inputs: Any) -> Any:
+        """A forward pass of the base up to its last states."""
+        decoder: Any = cast(Any, self.base).get_decoder()
+        with active(reading):
+            return decoder(**inputs)
+
+    def _read(
+        self, tokens: Int[Tensor, "batch seq"], retrieved: Retrieved | None
+    ) -> tuple[Float[Tensor, "batch seq width"], Vote | None]:
+        """The last states of whole sequences, and the vote of their neighbours."""
+        if retrieved is None:
+            return self.run(None, **self.inputs(tokens), use_cache=False).last_hidden_state, None
+        reading = WholeReading(self, retrieved, tokens != self.pad_id)
+        # The base itself needs no gradient unless something in it is trained.
+        trains = torch.is_grad_enabled() and (self.bias is not None or self.cross is not None)
+        with torch.set_grad_enabled(trains):
+            states = self.run(reading, **self.inputs(tokens), use_cache=False).last_hidden_state
+        return states, reading.vote()
+
+    def retrieve(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None,
+        mask: Bool[Tensor, "batch chunk neighbour"] | None,
+    ) -> Retrieved | None:
+        """The neighbours as the base reads them; None if there is nothing to read."""
+        if neighbours is None or neighbours.numel() == 0:
+            return None
+        self.facts.expect_neighbours(tokens, neighbours)
+        chunks = torch.arange(neighbours.shape[1], device=neighbours.device)
+        return self.read_neighbours(neighbours, mask, chunks.expand(len(neighbours), -1))
+
+    @torch.no_grad()
+    def read_neighbours(
+        self,
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"],
+        mask: Bool[Tensor, "batch chunk neighbour"] | None,
+        chunks: Int[Tensor, "batch chunk"],
+    ) -> Retrieved:
+        """Let the base read neighbours; `chunks` are the numbers of the chunks that retrieved them."""
+        is_token = neighbours != self.pad_id
+        if mask is not None:
+            is_token = is_token & mask[..., None]
+        voted, is_voter = successors(neighbours.masked_fill(~is_token, 0), is_token)
+        if self.bias is None and self.pointer is None:
+            return Retrieved(neighbours, is_token, {}, None, voted, is_voter)
+        shape = neighbours.shape
+        # Just before the first token that reads them, the last of their chunk.
+        first = chunks[..., None].expand(shape[:3]) * self.config.chunk_len
+        first = (first + self.config.chunk_len - 1 - shape[3]).flatten()
+        rows = neighbours.masked_fill(~is_token, 0).flatten(0, 2)
+        step = max(1, READ_AT_ONCE // shape[3])
+        parts = [self._read_rows(rows[i : i + step], first[i : i + step]) for i in range(0, len(rows), step)]
+        keys = None
+        if self.pointer is not None:
+            keys = torch.cat([states for states, _ in parts if states is not None])
+            keys = rearrange(keys, "(b u k) r d -> b u (k r) d", b=shape[0], u=shape[1])
+        memories = {
+            layer - 1: self._memory([caches[layer - 1] for _, caches in parts], is_token)
+            for layer in (self.config.layers if self.bias is not None else ())
+        }
+        return Retrieved(neighbours, is_token, memories, keys, voted, is_voter)
+
+    def _read_rows(
+        self, rows: Int[Tensor, "row retrieved"], first: Int[Tensor, "row"]
+    ) -> tuple[Tensor | None, dict[int, tuple[Tensor, Tensor]]]:
+        """States to match, and keys and values of each layer, for texts that start at these positions."""
+        matched = self.config.pointer_layer - 1 if self.pointer is not None else -1
+        # Padding stands at the end, where no earlier token sees it: no mask is needed.
+        inputs: dict[str, Any] = {"input_ids": rows, "use_cache": self.bias is not None}
+        if self.relative:
+            inputs["position_ids"] = first[:, None] + torch.arange(rows.shape[1], device=rows.device)
+        trunk = _Trunk(self.joints, matched if self.bias is None else -1)
+        caches: dict[int, tuple[Tensor, Tensor]] = {}
+        try:
+            output = self.run(trunk, **inputs)
+        except _Enough:
+            pass
+        else:
+            if self.bias is not None:
+                layers = output.past_key_values.layers
+                caches = {layer - 1: (layers[layer - 1].keys, layers[layer - 1].values) for layer in self.config.layers}
+        if self.pointer is None:
+            return None, caches
+        return self.pointer.standardise(trunk.states[matched].to(self.pointer.mean.dtype)), caches
+
+    @staticmethod
+    def _memory(parts: list[tuple[Tensor, Tensor]], is_token: Bool[Tensor, "batch chunk neighbour retrieved"]) -> Memory:
+        batch, chunks = is_token.shape[:2]
+        keys, values = (
+            rearrange(torch.cat(tensors), "(b u k) h r d -> b u h (k r) d", b=batch, u=chunks)
+            for tensors in zip(*parts, strict=True)
+        )
+        return Memory(keys, values, is_token.flatten(-2))
+
+    def encode(self, retrieved: Retrieved, x: Tensor, is_token: Tensor) -> Tensor:
+        """The paper's encoding of the neighbours, conditioned on the states `x` of whole chunks."""
+        assert self.encoder is not None
+        assert self.encoder_embedding is not None
+        m, num_chunks = self.config.chunk_len, retrieved.neighbours.shape[1]
+        chunks = rearrange(x[:, : num_chunks * m], "b (u m) d -> b u m d", m=m)
+        chunk_is_token = rearrange(is_token[:, : num_chunks * m], "b (u m) -> b u m", m=m)
+        known = retrieved.neighbours.masked_fill(~retrieved.is_token, 0)
+        encoded: Tensor = self.encoder(
+            embed(self.encoder_embedding, known), retrieved.is_token, chunks, chunk_is_token
+        )
+        return encoded
+
+    def _score_mixture(self, states: Tensor, vote: Vote, targets: Tensor, greedy: bool) -> Scored:
+        """Log-probabilities of the mixture, with the logits of some positions at a time."""
+        assert self.pointer is not None
+        wanted = targets != self.pad_id
+        log_probs = states.new_zeros(targets.shape)
+        best = torch.ones_like(wanted) if greedy else None
+        if not wanted.any():
+            return Scored(log_probs, best)
+        some, tokens, votes = states[wanted], targets[wanted], vote.at(wanted)
+        size = max(FEW_ROWS, FEW_LOGITS // self.vocab_size)
+        parts = [slice(start, start + size) for start in range(0, len(tokens), size)]
+
+        def measured(states: Tensor, targets: Tensor, voted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            logits = self.head(states).float() if states.dtype == torch.bfloat16 else self.head(states)
+            total, entropy, found = measure(logits, voted)
+            return logits.gather(-1, targets[:, None])[:, 0] - total, entropy, found
+
+        if states.requires_grad:
+            # The backward pass computes each part's logits again rather than keep them.
+            found = [
+                checkpoint(measured, some[part], tokens[part], votes.tokens[part], use_reentrant=False)
+                for part in parts
+            ]
+        else:
+            with torch.no_grad():
+                found = [measured(some[part], tokens[part], votes.tokens[part]) for part in parts]
+        own, entropy, voted = (torch.cat(column) for column in zip(*found, strict=True))
+        mixed = self.pointer.mix_targets(votes, some, own, entropy, voted, tokens)
+        log_probs = log_probs.to(mixed.dtype).masked_scatter(wanted, mixed)
+        if best is not None:
+            hits = [
+                self.pointer.mix_logits(votes.at(part), some[part], self.head(some[part])).argmax(-1)
+                == tokens[part]
+                for part in parts
+            ]
+            best[wanted] = torch.cat(hits)
+        return Scored(log_probs, best)
+
+    # What is usual
+
+    @torch.no_grad()
+    def calibrate(self, tokens: Int[Tensor, "batch seq"]) -> None:
+        """Learn from some text what the base's states are usually like, by which they are compared."""
+        if self.pointer is None:
+            return
+        is_token = tokens != self.pad_id
+        trunk = _Trunk(self.joints, self.config.pointer_layer - 1)
+        try:
+            self.run(trunk, **self.inputs(tokens), use_cache=False)
+        except _Enough:
+            pass
+        # The first token of a sequence is like no other in most models.
+        states = trunk.states[self.config.pointer_layer - 1][:, 1:]
+        self.pointer.calibrate(states[is_token[:, 1:]])
+
+    def _calibrate_roughly(self) -> None:
+        """On made-up text, until there is real text."""
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randint(0, self.vocab_size, (4, 2 * self.config.chunk_len), generator=generator)
+        with evaluating(self.base):
+            self.calibrate(tokens.to(self.device))
+
+    # What the run, the optimizer and kNN-LM ask
+
+    @property
+    def key_width(self) -> int:
+        return self.width
+
+    def keys(
+        self, tokens: Int[Tensor, "batch seq"], targets: Int[Tensor, "batch seq"] | None = None
+    ) -> tuple[Float[Tensor, "batch seq width"], Float[Tensor, "batch seq"] | None]:
+        """The last states, which the output matrix reads, and the targets' log-probabilities."""
+        states, _ = self._read(tokens, None)
+        if targets is None:
+            return states, None
+        scored = score_states(self.head, states, targets, self.vocab_size, self.pad_id)
+        return states, scored.log_probs
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "fit": to_dict(self.config),
+            "base": describe_base(self.base, self.base_id),
+            "pad_id": self.pad_id,
+            "end_id": self.end_id,
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write what is new into a folder, and which base it belongs to; `retro.load` reads it back."""
+        write_model(self, Path(path))
+
+    def operators(self) -> Iterator[nn.Module]:
+        if self.cross is not None:
+            yield from self.cross
+
+    def freeze_all_but_retrieval(self) -> None:
+        """Nothing to do: the base is frozen, and all else is retrieval."""
+
+    def set_dropout(self, rate: float) -> None:
+        if rate:
+            raise ConfigError(f"dropout is {rate}; expected 0, as a base that is fitted stays as it is")
+
+    def num_parameters(self, embeddings: bool = False) -> int:
+        tables = {id(module.weight) for module in self.base.modules() if isinstance(module, nn.Embedding)}
+        everything = [*self.base.parameters(), *self.parameters()]
+        return sum(p.numel() for p in everything if embeddings or id(p) not in tables)
+
+
+def fit(model: nn.Module, config: FitConfig | None = None) -> FittedModel:
+    """Give a Hugging Face causal LM retrieval. The model itself is frozen; `detach` gives it back."""
+    return FittedModel(model, config)

@@ -1,0 +1,125 @@
+"""Reading neighbours for whole sequences at once: in training, in scoring, and for prompts."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from retro.fitting.beside import own_total, read, rows_of_heads, share
+from retro.fitting.readings import Reading
+from retro.model.pointer import Vote, rows_of
+
+if TYPE_CHECKING:
+    from retro.fitting.fitted import FittedModel, Retrieved
+
+
+class WholeReading(Reading):
+    """Sequences with the neighbours of their complete chunks.
+
+    The last token of a chunk and all but the last of the next read the chunk's neighbours. `pads` counts the
+    padding before each sequence, as a batch of prompts has it: chunks are counted from a sequence's own first
+    token.
+    """
+
+    def __init__(
+        self, model: "FittedModel", retrieved: "Retrieved", is_token: Tensor, pads: Tensor | None = None
+    ) -> None:
+        super().__init__(model.joints)
+        self.model = model
+        self.retrieved = retrieved
+        self.is_token = is_token if pads is None else _shifted(is_token[..., None], pads)[..., 0]
+        self.pads = pads
+        self.num_chunks = retrieved.neighbours.shape[1]
+        self.chunk_len = model.config.chunk_len
+        self.encoded: Tensor | None = None
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, attended: Tensor
+    ) -> Tensor:
+        memory = self.retrieved.memories.get(layer)
+        if memory is None or query.shape[2] < self.chunk_len:
+            return attended
+        m = self.chunk_len
+        assert self.model.bias is not None
+        bias = self.model.bias[self.model.config.layers.index(layer + 1)]
+        own = attended.transpose(1, 2)
+        own_sum = own_total(query, key, mask, scaling)
+        if self.pads is not None:
+            query, own = (_shifted_heads(tensor, self.pads) for tensor in (query, own))
+            own_sum = _shifted_heads(own_sum[..., None], self.pads)[..., 0]
+        length = query.shape[2]
+        found, total = read(rows_of_heads(query, m, self.num_chunks), memory, scaling)
+        # Back to positions: rows one after the other, from position m − 1 on.
+        stop = length - m + 1
+        found = rearrange(found, "b h u m d -> b h (u m) d")[:, :, :stop]
+        total = rearrange(total, "b h u m -> b h (u m)")[:, :, :stop]
+        present = memory.is_token.any(-1).repeat_interleave(m, dim=1)[:, None, :stop]
+        mixed = share(found, total, own[:, :, m - 1 :], own_sum[:, :, m - 1 :], present, bias[:, None])
+        result = torch.cat([own[:, :, : m - 1], mixed], 2)
+        if self.pads is not None:
+            result = torch.where(self._is_padding(), attended.transpose(1, 2), _shifted_heads(result, -self.pads))
+        return result.transpose(1, 2).contiguous()
+
+    def _is_padding(self) -> Tensor:
+        assert self.pads is not None
+        places = torch.arange(self.is_token.shape[1], device=self.pads.device)
+        return (places < self.pads[:, None])[:, None, :, None]
+
+    def cross(self, layer: int, x: Tensor) -> Tensor:
+        aligned = x if self.pads is None else _shifted(x, self.pads)
+        if self.encoded is None:
+            # At layer min(P): the encoder is conditioned on the states after this layer's self-attention.
+            self.encoded = self.model.encode(self.retrieved, aligned, self.is_token)
+        assert self.model.cross is not None
+        operator = self.model.cross[self.model.config.layers.index(layer + 1)]
+        added: Tensor = operator.read(aligned, self.encoded, self.retrieved.is_token)  # type: ignore[operator]
+        if self.pads is None:
+            return added
+        return _shifted(added, -self.pads) * ~self._is_padding()[:, 0]
+
+    def vote(self) -> Vote | None:
+        """What the neighbours vote for at every position, counted from each sequence's own first token."""
+        model, pointer = self.model, self.model.pointer
+        if pointer is None:
+            return None
+        assert self.retrieved.keys is not None
+        m = self.chunk_len
+        states = self.states[model.config.pointer_layer - 1].detach()
+        if self.pads is not None:
+            states = _shifted(states, self.pads)
+        length = states.shape[1]
+        queries = rows_of(pointer.standardise(states.to(pointer.mean.dtype)), m, self.num_chunks)
+        rows = pointer.vote(queries, self.retrieved.keys, self.retrieved.voted, self.retrieved.is_voter)
+        return _in_place(rows, m, length)
+
+
+def _in_place(vote: Vote, m: int, length: int) -> Vote:
+    """From rows to positions; nobody votes at the first m − 1."""
+
+    def placed(tensor: Tensor) -> Tensor:
+        joined = tensor.flatten(1, 2)[:, : length - m + 1]
+        before = joined.new_zeros(joined.shape[0], min(m - 1, length), *joined.shape[2:])
+        return torch.cat([before, joined], 1)
+
+    return Vote(
+        placed(vote.weights),
+        placed(vote.tokens),
+        placed(vote.mass),
+        placed(vote.similarity),
+        placed(vote.present),
+    )
+
+
+def _shifted(x: Float[Tensor, "batch seq width"] | Tensor, by: Tensor) -> Tensor:
+    """Every sequence moved to the left by its own number of places, round the end."""
+    length = x.shape[1]
+    places = (torch.arange(length, device=x.device) + by[:, None]) % length
+    return x.gather(1, places[..., None].expand_as(x))
+
+
+def _shifted_heads(x: Float[Tensor, "batch heads seq width"], by: Tensor) -> Tensor:
+    length = x.shape[2]
+    places = (torch.arange(length, device=x.device) + by[:, None]) % length
+    return x.gather(2, places[:, None, :, None].expand_as(x))
