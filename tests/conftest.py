@@ -1,10 +1,13 @@
 """Real parts in small: a real tokenizer, a real BERT of two layers, a real FAISS index, a real workspace."""
 
 import os
+import random
 from pathlib import Path
 
 import pytest
 import torch
+
+from retro.planning import choices
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 torch.set_num_threads(1)  # the tensors are tiny: threads would only wait for each other
@@ -100,3 +103,24 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, bert:
     from tests.workspaces import small_workspace
 
     return small_workspace(tmp_path_factory.mktemp("work"), text_folder, bert)
+
+
+@pytest.fixture(scope="session")
+def own_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty texts of made-up words that share sentences, about 60 kB."""
+    rng = random.Random(0)
+    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
+    words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(1500)]
+    sentences = [" ".join(rng.choices(words, k=12)) + ".\n" for _ in range(60)]
+    folder = tmp_path_factory.mktemp("own")
+    for number in range(40):
+        new = " ".join(rng.choices(words, k=40))
+        (folder / f"{number:02d}.txt").write_text(new + ".\n" + "".join(rng.choices(sentences, k=16)))
+    return folder
+
+
+@pytest.fixture
+def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models and schedules of seconds; the choice between them stays as it is."""
+    monkeypatch.setattr(choices, "SIZES", ((32, 1), (32, 2)))
+    monkeypatch.setattr(choices, "MAX_EPOCHS", 1)

@@ -1,7 +1,6 @@
 """Anybody's text to a report: planned, interrupted, taken up again, and open to the single commands."""
 
 import json
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,30 +11,8 @@ from retro import recipes
 from retro.cli.main import main
 from retro.errors import ConfigError
 from retro.own_text import first_words, study_text
-from retro.planning import choices
 from retro.stages.progress import Progress, no_progress
 from tests.workspaces import Silent
-
-
-@pytest.fixture(scope="module")
-def own_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty texts of made-up words that share sentences, about 60 kB."""
-    rng = random.Random(0)
-    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
-    words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(1500)]
-    sentences = [" ".join(rng.choices(words, k=12)) + ".\n" for _ in range(60)]
-    folder = tmp_path_factory.mktemp("own")
-    for number in range(40):
-        new = " ".join(rng.choices(words, k=40))
-        (folder / f"{number:02d}.txt").write_text(new + ".\n" + "".join(rng.choices(sentences, k=16)))
-    return folder
-
-
-@pytest.fixture
-def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models and schedules of seconds; the choice between them stays as it is."""
-    monkeypatch.setattr(choices, "SIZES", ((32, 1), (32, 2)))
-    monkeypatch.setattr(choices, "MAX_EPOCHS", 1)
 
 
 class Interrupting(Silent):
@@ -140,6 +117,8 @@ def test_too_few_minutes_are_refused_before_the_text_is_read(
     [
         ([], "no source was named"),
         (["texts", "--minutes", "0"], "--minutes is 0; expected a positive number"),
+        (["texts", "--minutes", "nan"], "--minutes is nan; expected a positive number"),
+        (["texts", "--minutes", "inf"], "--minutes is inf; expected at most 525,600, a year"),
         (["absent"], "absent is no file, no folder and no corpus"),
     ],
 )

@@ -49,7 +49,15 @@ class Workspace(CorpusFolder):
                 f"the run's name is {name!r}; expected a plain name for a folder below {self.path / 'runs'}, "
                 "without / or \\, that neither begins with . or - nor ends in .partial or .checkpoint"
             )
-        return self.path / "runs" / name
+        path = self.path / "runs" / name
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"{path} is not UTF-8; expected a path that is, as weights are saved in no other; "
+                "rename the folder, or name another"
+            ) from None
+        return path
 
     def neighbours_path(self, split: str) -> Path:
         return self.path / "neighbours" / split

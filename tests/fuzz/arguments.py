@@ -26,6 +26,7 @@ BASES: dict[str, str] = {
     "db info": "WORK",
     "db search": "WORK licence",
     "db add": "WORK MORE",
+    "db sync": "WORK MORE",
     "db delete": "WORK --id 00.txt",
     "db compact": "WORK",
     "db verify": "WORK --sample 2",
@@ -40,6 +41,7 @@ BASES: dict[str, str] = {
     "doctor": "--work WORK",
     "reproduce": "no-experiment --out OUT",
     "demo": "--out OUT --recipe no-recipe",
+    "study": "OWN --out OUT --embedder ENCODER --minutes 1",
     "harness": "WORK retro --tasks no-task",
 }
 """A call of each command that would do little; what is drawn comes after it and changes it."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
+from retro.cli.db import ACTIONS
 from retro.cli.main import COMMANDS, main
 from retro.retrieval.datastore.ledger import FILE as LEDGER
 from retro.stages.files import file_checksum, make_fingerprint
@@ -24,11 +25,19 @@ from tests.fuzz.watch import count, inputs, watched
 PATIENCE = 6.0
 """A command that works for longer is interrupted, as by Ctrl-C."""
 SHARES = {"ingest": 0.02, "train": 0.02, "fit": 0.015, "sample": 0.03, "evaluate": 0.02, "harness": 0.002}
-SHARES |= {"demo": 0.005, "reproduce": 0.005, "fetch": 0.005, "knn": 0.01, "fit --task qa": 0.01}
+SHARES |= {
+    "demo": 0.005,
+    "reproduce": 0.005,
+    "fetch": 0.005,
+    "knn": 0.01,
+    "fit --task qa": 0.01,
+    "study": 0.005,
+}
 
 
 def test_no_command_is_left_out() -> None:
     assert {command.split()[0] for command in BASES} == set(COMMANDS)
+    assert {command.split()[1] for command in BASES if command.startswith("db ")} == set(ACTIONS)
 
 
 class Place:
@@ -79,15 +88,22 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(
-    finished: Path, text_folder: Path, static_encoder: str, tmp_path_factory: pytest.TempPathFactory
+    finished: Path,
+    text_folder: Path,
+    own_text: Path,
+    static_encoder: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Place:
     more = tmp_path_factory.mktemp("more")
-    (more / "new.txt").write_text("Some new words of a licence. " * 9)
+    # So many that not all of them are held out, which their names decide.
+    for number in range(12):
+        (more / f"new-{number}.txt").write_text(f"Some new words of licence {number}. " * 9)
     questions = tmp_path_factory.mktemp("questions") / "questions.jsonl"
     passage = {"title": "A", "text": "The licence permits use."}
     row = {"question": "What permits?", "answers": ["licence"], "ctxs": [passage]}
     questions.write_text("".join(json.dumps(row | {"question": f"What is {n}?"}) + "\n" for n in range(30)))
     names = {"SOURCE": str(text_folder), "ENCODER": static_encoder, "MORE": str(more)}
+    names["OWN"] = str(own_text)
     names["QUESTIONS"] = str(questions)
     return Place(finished, tmp_path_factory.mktemp("place") / "here", names)
 
@@ -144,6 +160,7 @@ def expect_one_line(place: Place, words: list[str]) -> None:
             place.restore()
 
 
+@pytest.mark.usefixtures("small_models")
 @pytest.mark.parametrize("command", BASES)
 def test_commands(command: str, place: Place) -> None:
     @inputs(SHARES.get(command, 0.01))

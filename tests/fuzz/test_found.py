@@ -139,12 +139,73 @@ def test_dots_are_no_name_of_the_hub(name: str) -> None:
         ("train", "--beta1 1.5"),
         ("train", "--weight-decay -1"),
         ("train", "--clip-norm nan"),
+        ("study", "--minutes inf"),
+        ("study", "--minutes 1e308"),
+        # Bytes of a command line that are no UTF-8, as Python spells them.
+        ("db delete", "--id \udcff"),
+        ("db delete", "--source \udcff"),
+        ("db delete", "--title \udcff"),
+        ("db search", "--source \udcff"),
+        ("db search", "--exclude \udcff"),
+        ("build", "--index \udcff"),
+        ("knn", "--index \udcff"),
+        ("train", "--name \udcff"),
+        ("train", "--sample-prompt \udcff"),
+        ("evaluate", "--on \udcff"),
+        ("sample", "--exclude \udcff"),
+        ("sample", "--sources \udcff"),
+        ("sample", "--stop \udcff"),
+        ("sample", "--passages \udcff"),
     ],
 )
 def test_commands(place: Place, command: str, more: str) -> None:
-    expect_one_line(place, [*command.split(), *BASES[command].split(), *more.split()])
+    words = [*command.split(), *BASES[command].split(), *more.split()]
+    expect_one_line(place, words)
+    assert run(place.fill(words))[0] == 1
+    place.restore()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["db", "search", "WORK", "a\udcff"],
+        ["sample", "WORK", "a\udcff", "--max-tokens", "3"],
+        ["answer", "WORK", "retro", "a\udcff", "--max-tokens", "2"],
+        ["tokenizer", "inspect", "WORK", "a\udcff"],
+    ],
+)
+def test_a_text_that_is_not_utf8(place: Place, words: list[str]) -> None:
+    expect_one_line(place, words)
+    code, error = run(place.fill(words))
+    assert code == 1
+    assert "character 2 is half a surrogate pair; expected text that UTF-8 can hold" in error
+
+
+def test_a_place_that_is_not_utf8(place: Place) -> None:
+    """Where nothing forbids it, it is used, and printed with an escape."""
+    odd = f"{place.names['OUT']}/\udcff"
+    ingested = ["ingest", *BASES["ingest"].split(), "--out", odd]
+    built = ["build", odd, *BASES["build"].split()[1:]]
+    page = [*BASES["sample"].split(), "--html", f"{odd}.html"]
+    try:
+        for words in (
+            ingested,
+            built,
+            ["db", "info", odd],
+            ["doctor", "--work", odd],
+            ["sample", *page],
+            ["inspect", "WORK", "retro", "--out", f"{odd}/page.html"],
+        ):
+            code, error = run(place.fill(words))
+            assert code == 0, (words, error)
+        code, error = run(place.fill(["train", odd, *BASES["train"].split()[1:]]))
+        assert code == 1
+        assert "is not UTF-8; expected a path that is" in error
+    finally:
+        place.restore()
+
+
+@pytest.mark.usefixtures("small_models")
 @pytest.mark.parametrize("command", [command for command in BASES if not BASES[command].count("no-")])
 def test_what_is_drawn_begins_with_a_call_that_works(place: Place, command: str) -> None:
     code, error = run(place.fill([*command.split(), *BASES[command].split()]))

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from retro.errors import ConfigError
 from retro.model.retro import Retro
 from retro.scoring.bits_per_byte import PART, score
 from retro.scoring.evaluate import OFF, Evaluation, evaluate, on
+from retro.stages.files import link_or_copy
 from retro.workspace import Workspace
 from tests.workspaces import small_run
 
@@ -118,6 +120,40 @@ def test_a_kill_while_another_k_is_added_leaves_the_old_scores(
     assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_kill_while_neighbours_are_taken_over_loses_none_of_them(
+    workspace: Workspace,
+    bert: str,
+    model: Retro,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has_links: bool,
+) -> None:
+    neighbours, config = workspace.neighbours("test"), small_run(bert).evaluation
+    fewer = dataclasses.replace(config, num_neighbours=(1,))
+    evaluate(model, "a model", neighbours, tmp_path / "whole", config)
+    evaluate(model, "a model", neighbours, tmp_path / "killed", fewer)
+    before = files_of(tmp_path / "killed"), files_of(workspace.neighbours_path("test"))
+    if not has_links:
+        monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError("no links here")))
+    taken = []
+
+    def killed_at_the_third(source: str, target: str) -> str:
+        taken.append(target)
+        if len(taken) == 3:
+            Path(target).write_bytes(b"half")
+            raise KeyboardInterrupt
+        return link_or_copy(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("retro.scoring.evaluate.link_or_copy", killed_at_the_third)
+        evaluate(model, "a model", neighbours, tmp_path / "killed", config)
+    assert (files_of(tmp_path / "killed"), files_of(workspace.neighbours_path("test"))) == before
+    evaluate(model, "a model", neighbours, tmp_path / "killed", config)
+    assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
+    assert files_of(workspace.neighbours_path("test")) == before[1]
+
+
 def test_an_interrupted_mode_goes_on_where_it_was(
     workspace: Workspace, bert: str, model: Retro, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,9 +199,10 @@ def test_more_neighbours_than_are_saved_are_refused(
 ) -> None:
     neighbours = workspace.neighbours("test")
     config = dataclasses.replace(small_run(bert).evaluation, num_neighbours=(2, 40))
+    work = re.escape(str(workspace.path))
     message = (
-        r"num_neighbours is 40, and .*neighbours/test has 4 saved for each chunk; expected at most 4; "
-        "run: retro build WORK --num-neighbours 40, and then: retro neighbours WORK$"
+        rf"num_neighbours is 40, and {work}/neighbours/test has 4 saved for each chunk; expected at most 4; "
+        rf"run: retro build {work} --num-neighbours 40, and then: retro neighbours {work}$"
     )
     with pytest.raises(ConfigError, match=message):
         evaluate(model, "a model", neighbours, tmp_path / "evaluation", config)

@@ -28,6 +28,7 @@ from rich.text import Text
 from retro import recipes
 from retro.cli.progress_lines import progress_lines
 from retro.config import RunConfig
+from retro.config.checks import require_utf8
 from retro.errors import ConfigError, DataError
 from retro.stages.progress import Progress as Report
 from retro.stages.progress import step_name
@@ -222,6 +223,7 @@ def folder_for(path: Path) -> Path:
 def read_argument(text: str) -> str:
     """The text itself, or standard input for `-`."""
     if text != "-":
+        require_utf8("the text", text)
         return text
     try:
         return sys.stdin.read()

@@ -4,6 +4,7 @@ A command's module is imported only when it is run, and it imports torch only af
 """
 
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -50,6 +51,9 @@ def usage() -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; the exit code is 0, 1 for an error, 2 for wrong usage."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    # What cannot be printed, such as a path that is not UTF-8, is an escape there as on standard error.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return 0 if arguments else 2

@@ -18,6 +18,8 @@ from retro.errors import ConfigError
 if TYPE_CHECKING:
     from retro.planning.plan import Plan
 
+MOST_MINUTES = 60 * 24 * 365
+
 
 @dataclass(frozen=True)
 class Options:
@@ -48,6 +50,9 @@ def main(arguments: list[str]) -> None:
         )
     if not options.minutes > 0:
         raise ConfigError(f"--minutes is {options.minutes:g}; expected a positive number")
+    # Nothing can be planned with infinite seconds.
+    if options.minutes > MOST_MINUTES:
+        raise ConfigError(f"--minutes is {options.minutes:g}; expected at most {MOST_MINUTES:,}, a year")
     from retro.own_text import first_words, study_text
 
     result = study_text(

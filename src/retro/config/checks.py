@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from retro.errors import ConfigError
+from retro.errors import ConfigError, DataError
 
 
 def require(condition: bool, message: str) -> None:
@@ -31,6 +31,21 @@ def require_seed(config: Any, name: str) -> None:
     """A seed that every library takes."""
     value = getattr(config, name)
     require(0 <= value < 1 << 63, f"{name} is {value}; expected 0 or more, and less than 2^63")
+
+
+def require_utf8(what: str, text: str) -> None:
+    """Text that UTF-8 can hold.
+
+    Half a surrogate pair is legal in a Python string, JSON can spell it, and a command line that is not
+    UTF-8 arrives as such; but no tokenizer, database or file takes it.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{what}'s character {error.start + 1} is half a surrogate pair; "
+            "expected text that UTF-8 can hold"
+        ) from None
 
 
 def require_layers(name: str, layers: tuple[int, ...], depth: int) -> None:

@@ -4,7 +4,14 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 
-from retro.config.checks import require, require_between, require_one_of, require_positive, require_seed
+from retro.config.checks import (
+    require,
+    require_between,
+    require_one_of,
+    require_positive,
+    require_seed,
+    require_utf8,
+)
 from retro.config.data import CorpusConfig, DatastoreConfig
 from retro.config.model import ModelConfig
 
@@ -78,6 +85,7 @@ class TrainingConfig:
         require_between(self, 0.0, math.inf, "weight_decay", "clip_norm")
         require_between(self, 0.0, 1.0, "beta1", "beta2")
         require_seed(self, "seed")
+        require_utf8("sample_prompt", self.sample_prompt)
         require(
             0 <= self.warmup_steps <= self.num_steps,
             f"warmup_steps is {self.warmup_steps}; expected at most num_steps, {self.num_steps}",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from retro.config.checks import require_utf8
 from retro.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class Choice:
             raise ConfigError(f"min_tokens is {self.min_tokens}; expected 0 or more")
         if "" in self.stop:
             raise ConfigError("a stop text is empty; expected at least one character")
+        for text in self.stop:
+            require_utf8("a stop text", text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +96,8 @@ class Retrieval:
             )
         if self.every < 1:
             raise ConfigError(f"every is {self.every}; expected at least 1, which retrieves at each chunk")
+        for passage in self.passages:
+            require_utf8("a passage", passage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,11 +151,4 @@ def _check(prompt: str | Prompt) -> None:
         return
     if not prompt:
         raise DataError("the prompt is empty; expected at least one character to continue")
-    try:
-        # A lone surrogate is legal in a Python string but has no UTF-8.
-        prompt.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"the prompt's character {error.start + 1} is half a surrogate pair; "
-            "expected text that UTF-8 can hold"
-        ) from None
+    require_utf8("the prompt", prompt)

@@ -142,7 +142,7 @@ def page(title: str, body: str, style: str = "", wide: bool = False, made: Made 
     """
     # The title is text and escaped here; `body` is HTML and already escaped by the caller.
     name = escape(title)
-    return f"""<!doctype html>
+    whole = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{name}</title><style>
@@ -154,6 +154,8 @@ def page(title: str, body: str, style: str = "", wide: bool = False, made: Made 
 </main>
 </body></html>
 """
+    # A path in a command need not be UTF-8, but a page must be: what has no bytes is shown as an escape.
+    return whole.encode(errors="backslashreplace").decode()
 
 
 def numbers_table(

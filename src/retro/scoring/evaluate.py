@@ -168,13 +168,11 @@ def evaluate(
         # Pinned before anything is scored, so that all parts of an evaluation see the same
         # neighbours.
         pinned = begun_with or pin(neighbours, stage.file(NEIGHBOURS))
-        if former is not None:
-            shutil.copytree(
-                former.artifact.file(NEIGHBOURS),
-                stage.file(NEIGHBOURS),
-                copy_function=link_or_copy,
-                dirs_exist_ok=True,
-            )
+        if pinned.artifact.path != stage.file(NEIGHBOURS):
+            # They are those of the finished evaluation that this one replaces. A kill may have
+            # left some of them here.
+            shutil.rmtree(stage.file(NEIGHBOURS), ignore_errors=True)
+            shutil.copytree(pinned.artifact.path, stage.file(NEIGHBOURS), copy_function=link_or_copy)
         bits = {}
         for k in (0, *ks):
             mode = on(k) if k else OFF

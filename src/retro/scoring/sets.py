@@ -79,7 +79,8 @@ def name_of(source: str) -> str:
     # not depend on the folder the command is run in.
     path = split_fields(source)[0]
     address = str(Path(path).resolve()) if Path(path).exists() else path
-    digits = hashlib.sha256(address.encode()).hexdigest()[:8]
+    # A path need not be UTF-8; Python spells what is not as lone surrogates.
+    digits = hashlib.sha256(address.encode(errors="surrogatepass")).hexdigest()[:8]
     return f"{_former_name_of(source)}-{digits}"
 
 

@@ -83,9 +83,14 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> str:
-    """A second name for a file that is never written again, or a copy where the file system has no links."""
+    """A second name for a file that is never written again, or a copy where the file system has no links.
+
+    A target that is there already is an error: it may be a link as well, and copying would write through it.
+    """
     try:
         os.link(source, target)
+    except FileExistsError:
+        raise
     except OSError:
         shutil.copy2(source, target)
     return str(target)
@@ -93,7 +98,9 @@ def link_or_copy(source: str | Path, target: str | Path) -> str:
 
 def write_json(path: Path, value: Any) -> None:
     with atomic_write(path) as file:
-        file.write(json.dumps(value, indent=2, ensure_ascii=False).encode())
+        # Half a surrogate pair, as in a name that is not UTF-8, has no bytes; JSON spells it as an escape.
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        file.write(text.encode(errors="backslashreplace"))
 
 
 def read_object(path: Path, remedy: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from retro.corpus.tokenizers.sentencepiece import SentencePieceTokenizer, train_model, train_tokenizer
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError, DataError
+from retro.stages.stage import Stage, run_stage
 
 TEXTS = [
     "def f(x):\n\treturn  x + 1\n",
@@ -77,10 +78,27 @@ def test_no_text_at_all_is_refused() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"no model"])
 def test_a_damaged_model_is_one_clear_line(tmp_path: Path, texts: list[str], content: bytes) -> None:
+    """Damaged since it was finished; or as it was finished, which its checksum cannot tell."""
     train_tokenizer(texts, tmp_path / "tokenizer", 320, "bpe", {})
     (tmp_path / "tokenizer" / "tokenizer.model").write_bytes(content)
-    with pytest.raises(ArtifactError, match=r"tokenizer.model is empty or damaged; expected a SentencePiece"):
+    with pytest.raises(
+        ArtifactError, match=r"tokenizer.model does not match its checksum; remove .*"
+    ) as found:
         Tokenizer.open(tmp_path / "tokenizer")
+    assert f"run: retro doctor --work {tmp_path} --mend" in str(found.value)
+    assert "\n" not in str(found.value)
+
+    def work(stage: Stage) -> None:
+        with stage.write("tokenizer.model") as file:
+            file.write(content)
+
+    folder = tmp_path / "as finished" / "tokenizer"
+    run_stage(folder, "tokenizer", {"vocab_size": 320, "kind": "bpe"}, {}, work, "retro ingest")
+    message = r"tokenizer.model is empty or damaged; expected a SentencePiece model; remove .* and run: "
+    with pytest.raises(ArtifactError, match=message) as found:
+        Tokenizer.open(folder)
+    assert str(found.value).endswith(f"run: retro ingest SOURCE --out '{folder.parent}'")
+    assert "\n" not in str(found.value)
 
 
 def test_a_vocabulary_is_advised_that_can_be_learned(texts: list[str]) -> None:

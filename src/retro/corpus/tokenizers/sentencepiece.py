@@ -12,6 +12,7 @@ import sentencepiece
 from retro.corpus.tokenizers.tokenizer import COMMAND, Tokenizer
 from retro.errors import ArtifactError, DataError
 from retro.stages.files import make_fingerprint
+from retro.stages.hints import with_paths
 from retro.stages.stage import Artifact, Stage, run_stage
 
 MODEL_FILE = "tokenizer.model"
@@ -42,7 +43,7 @@ class SentencePieceTokenizer(Tokenizer):
             pass  # the same is wrong, and its message names a line of C++
         raise ArtifactError(
             f"{folder / MODEL_FILE} is empty or damaged; expected a SentencePiece model; "
-            f"remove {folder} and run: {COMMAND}"
+            f"remove {folder} and run: {with_paths(COMMAND, folder)}"
         )
 
     def _bytes_of(self, token: int) -> bytes:

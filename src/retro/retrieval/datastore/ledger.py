@@ -348,19 +348,26 @@ class Ledger:
         numbers: set[int] = set()
         with self.at(version):
             for name in dict.fromkeys(names):
-                found = self.rows(
-                    f"SELECT number FROM documents WHERE {column} = ? AND added <= ? "
-                    "AND (? OR deleted IS NULL OR deleted > ?)",
-                    (name, version, deleted, version),
-                )
+                found = self._named(column, name, version, deleted)
                 if not found:
                     known = self._known(column)
                     raise DataError(
                         f"no document of the datastore has the {column} {name!r}; expected {known}; "
                         f"run: retro db info {quoted(self.path.parent)} --documents"
                     )
-                numbers.update(number for (number,) in found)
+                numbers.update(found)
         return sorted(numbers)
+
+    def _named(self, column: str, name: str, version: int, deleted: bool) -> list[int]:
+        try:
+            found = self.rows(
+                f"SELECT number FROM documents WHERE {column} = ? AND added <= ? "
+                "AND (? OR deleted IS NULL OR deleted > ?)",
+                (name, version, deleted, version),
+            )
+        except UnicodeEncodeError:
+            return []  # half a surrogate pair, which the ledger cannot hold: nothing is called that
+        return [number for (number,) in found]
 
     def _known(self, column: str) -> str:
         """Some names of a column, to choose from."""

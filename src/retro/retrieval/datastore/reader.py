@@ -14,6 +14,7 @@ import numpy as np
 
 from retro.config import DatastoreConfig
 from retro.config.as_json import from_dict
+from retro.config.checks import require_utf8
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError, ConfigError
 from retro.retrieval.datastore.ledger import FILE, CompactedError, Ledger
@@ -139,6 +140,8 @@ class DatastoreReader:
         texts = [
             chunk if isinstance(chunk, str) else self.tokenizer.decode(chunk.tolist()) for chunk in chunks
         ]
+        for text in texts:
+            require_utf8("the text to search for", text)
         asked = [number for number, text in enumerate(texts) if text.strip()]
         if not asked:
             return np.zeros(0, dtype=np.int64), Entries(np.zeros((0, 0), dtype=np.float16))

@@ -28,7 +28,7 @@ class FactoryIndex(DenseIndex):
         self.kind = kind
         try:
             self._index: faiss.Index | None = faiss.index_factory(width, kind, faiss.METRIC_L2)
-        except RuntimeError:
+        except (RuntimeError, TypeError):  # the latter for a string that is not UTF-8
             raise ConfigError(
                 f"{kind!r} is no index of keys of {width} numbers; expected auto, exact, scann, bm25, hybrid "
                 "or a FAISS factory string such as HNSW24"
