@@ -213,6 +213,27 @@ def baseline_wikitext103() -> RunConfig:
     return _wikitext103("baseline-wikitext103", retrieval=False)
 
 
+def pretrained() -> RunConfig:
+    """RETROfitting a pretrained model: few weights are new, so they take few tokens and a high rate."""
+    training = TrainingConfig(
+        seq_len=512,
+        batch_size=4,
+        num_steps=100,
+        num_neighbours=2,
+        learning_rate=1e-2,
+        min_learning_rate=1e-3,
+        warmup_start=1e-3,
+        warmup_steps=5,
+        weight_decay=0.0,
+        validate_every=25,
+        validate_batches=4,
+        checkpoint_every=25,
+        final="best",
+    )
+    evaluation = EvaluationConfig(window=1024, stride=512, batch_size=4)
+    return replace(tiny(), name="pretrained", training=training, evaluation=evaluation)
+
+
 def questions_tiny() -> RunConfig:
     """Fine-tuning on questions for a small model: the paper's way, at rates and in steps that move a model
     of some million parameters."""
@@ -269,6 +290,7 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
         )
         for names, size in _SIZES.items()
     },
+    "pretrained": pretrained,
     "questions-tiny": questions_tiny,
     "questions-7.5b": questions_7b,
     "ablation-172m": partial(_paper, "ablation-172m", 896, 16, 64, 12, num_tokens=ABLATION_TOKENS),

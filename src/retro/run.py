@@ -113,7 +113,8 @@ def _load_fitted(folder: Path, record: dict[str, Any]) -> TrainableModel:
         pad_id, end_id = settings["pad_id"], settings["end_id"]
     except DAMAGED as error:
         raise ArtifactError(
-            f"{folder / RECORD} is damaged ({error}); expected a base and what was fitted; restore it, or fit again"
+            f"{folder / RECORD} is damaged ({error}); expected a base and what was fitted; "
+            "restore it, or fit again"
         ) from None
     base, _ = open_base(base_id)
     expect_base(base, settings["base"], str(folder))
@@ -237,7 +238,8 @@ def write_card(folder: Path, scores: dict[str, str] | None = None) -> None:
 
 def _card(name: str, record: dict[str, Any], scores: dict[str, str]) -> str:
     # From the record alone, so that a card is written without loading the model.
-    retrieves = bool(record["model"].get("retrieval"))
+    # A fitted base retrieves always, and a model of our own if it has a config for it.
+    retrieves = "base" in record["model"] or bool(record["model"].get("retrieval"))
     parts = [f"# {name}\n", _what_it_is(record, retrieves)]
     if record.get("data"):
         rows = [
@@ -255,6 +257,8 @@ def _card(name: str, record: dict[str, Any], scores: dict[str, str]) -> str:
 
 def _what_it_is(record: dict[str, Any], retrieves: bool) -> str:
     model, training, counts = record["model"], record.get("training", {}), record.get("counts", {})
+    if "base" in model:
+        return _what_was_fitted(model, training, counts, record)
     layers = ", ".join(map(str, model["retrieval"]["cross_attention_layers"])) if retrieves else "none"
     parameters, trained = counts.get("parameters", 0), counts.get("trained", 0)
     batch = f"{training.get('batch_size')} × {training.get('seq_len')}"
@@ -275,6 +279,30 @@ def _what_it_is(record: dict[str, Any], retrieves: bool) -> str:
         what = "A baseline: a language model without retrieval."
     # A card shows no empty rows.
     table = "\n".join(f"| {key} | {value} |" for key, value in rows.items() if value)
+    return f"{what}\n\n| | |\n|---|---|\n{table}\n"
+
+
+def _what_was_fitted(
+    model: dict[str, Any], training: dict[str, Any], counts: dict[str, Any], record: dict[str, Any]
+) -> str:
+    base, fit = model["base"], model["fit"]
+    losses = [f"{name} {value:.4f}" for name, value in counts.get("validation", {}).items()]
+    batch = f"{training.get('batch_size')} × {training.get('seq_len')}"
+    rows = {
+        "base": f"{base.get('id')} ({base.get('type')}, {base.get('num_layers')} layers of width "
+        f"{base.get('d_model')}), checksum {base.get('checksum')}; not part of this folder",
+        "neighbours are read by": f"{fit['reading']} in {len(fit['layers'])} layers",
+        "pointer": f"states of layer {fit['pointer_layer']}" if fit["pointer"] else "none",
+        "trained weights": f"{counts.get('trained', 0):,}",
+        "vocabulary": f"{base.get('vocab_size', 0):,} tokens; chunks of {fit['chunk_len']}",
+        "steps": f"{counts.get('steps', 0):,} of {batch} tokens",
+        "neighbours in training": str(training.get("num_neighbours", "")),
+        "validation loss": ", ".join(losses),
+        "trained on": _trained_on(record),
+        "written by": f"retro {record.get('retro', '')}",
+    }
+    table = "\n".join(f"| {key} | {value} |" for key, value in rows.items() if value)
+    what = "A pretrained language model, RETROfitted: frozen, it reads neighbours from a datastore."
     return f"{what}\n\n| | |\n|---|---|\n{table}\n"
 
 

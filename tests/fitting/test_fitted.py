@@ -178,7 +178,9 @@ def test_scores_in_training_have_gradients_and_are_the_same() -> None:
         assert all(parameter.grad is None for parameter in model.base.parameters())
 
 
-def grow(model: FittedModel, tokens: list[Tensor], starts: list[int], neighbours: list[Tensor]) -> list[Tensor]:
+def grow(
+    model: FittedModel, tokens: list[Tensor], starts: list[int], neighbours: list[Tensor]
+) -> list[Tensor]:
     """Logits after each token from the prompts on, with the neighbours of every complete chunk."""
     decoding = model.begin()
     chunks = max(starts) // M
@@ -219,7 +221,9 @@ def test_sequences_that_are_selected_go_on() -> None:
     for row, (source, token) in enumerate([(1, 3), (1, 4), (0, 5)]):
         grown = torch.cat([tokens[source, :12], torch.tensor([token])])[None]
         expected = model(grown, neighbours[source : source + 1, :1])[0, -1]
-        torch.testing.assert_close(logits[row].log_softmax(-1), expected.log_softmax(-1), rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(
+            logits[row].log_softmax(-1), expected.log_softmax(-1), rtol=1e-8, atol=1e-8
+        )
 
 
 @torch.no_grad()

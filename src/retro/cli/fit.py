@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from retro import recipes
 from retro.cli.console import CONSOLE, RichNarrator, parse, recipe_of, warn
 from retro.cli.train import print_run, redo_run, say
 from retro.config import FineTuningConfig, RetrievalConfig, TrainingConfig
+from retro.config.fit import FitConfig
 from retro.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -73,10 +75,32 @@ class QuestionOptions:
     task: Literal["qa"] = "qa"
 
 
+@dataclass(frozen=True)
+class BaseOptions:
+    """RETROfit a pretrained language model: it stays as it is, and learns to use neighbours.
+
+    Run again, it goes on from the last checkpoint.
+    """
+
+    work: Annotated[Path, tyro.conf.Positional]
+    """The workspace, its text cut by the base's own tokenizer: retro ingest SOURCE --base NAME."""
+    base: str
+    """A model of the catalogue (smollm2), the folder of a causal LM, or an id of the hub."""
+    fit: FitConfig
+    training: Annotated[TrainingConfig, tyro.conf.arg(name="")]
+    name: str = "fitted"
+    """The run's name."""
+    redo: bool = False
+    """Begin anew: remove the run of this name, finished or begun, which is named first. At a terminal it is
+    asked before a run is removed."""
+
+
 def main(arguments: list[str]) -> None:
     # The task decides which options exist, so it is looked for before they are parsed.
     if "--task=qa" in arguments or ("--task", "qa") in pairwise(arguments):
         fit_questions(arguments)
+    elif any(word == "--base" or word.startswith("--base=") for word in arguments):
+        fit_base(arguments)
     else:
         fit(arguments)
 
@@ -103,6 +127,30 @@ def fit(arguments: list[str]) -> None:
             lambda: epoch_tokens(work.corpus().train, work.datastore().chunk_len),
         )
         artifact = fit_run(work, options.name, options.baseline, options.fit, options.training, line)
+    print_run(artifact)
+
+
+def fit_base(arguments: list[str]) -> None:
+    """Add retrieval to a pretrained model."""
+    default = BaseOptions(
+        work=tyro.MISSING, base=tyro.MISSING, fit=FitConfig(), training=recipes.pretrained().training
+    )
+    options = parse(BaseOptions, arguments, "fit --base", default)
+    from retro.jobs import training
+    from retro.training.announcement import announced, epoch_tokens
+    from retro.workspace import Workspace
+
+    work = Workspace(options.work)
+    if options.redo:
+        redo_run(work, options.name)
+    with RichNarrator().progress(f"Fitting {options.name}") as progress:
+        line = announced(
+            progress,
+            say,
+            options.training,
+            lambda: epoch_tokens(work.corpus().train, work.datastore().chunk_len),
+        )
+        artifact = training.fit_base(work, options.name, options.base, options.fit, options.training, line)
     print_run(artifact)
 
 

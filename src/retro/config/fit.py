@@ -26,7 +26,9 @@ class FitConfig:
     pointer_layer: int = 0
     """The layer whose states are matched, counted from 1. 0: the last for `attention`, the fourth otherwise,
     as neighbours are then read through these layers only."""
-    encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(d_model=256, num_heads=4, ffw_dim=1024))
+    encoder: EncoderConfig = field(
+        default_factory=lambda: EncoderConfig(d_model=256, num_heads=4, ffw_dim=1024)
+    )
     """The paper's encoder, for `cross-attention`."""
     cross_attention_positions: bool = True
     """Whether the paper's cross-attention adds relative positional logits."""
@@ -36,7 +38,7 @@ class FitConfig:
         require_one_of("reading", self.reading, "attention", "cross-attention", "none")
         require(
             self.pointer or self.reading != "none",
-            "reading is none and there is no pointer; expected at least one of them, to use neighbours at all",
+            "reading is none and there is no pointer; expected one of them, to use neighbours at all",
         )
 
     def settled(self, num_layers: int) -> "FitConfig":

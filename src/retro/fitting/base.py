@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,12 @@ def open_base(name: str) -> tuple[nn.Module, Path]:
         ) from None
     if getattr(config, "is_encoder_decoder", False):
         raise DataError(
-            f"{name} is an encoder and a decoder ({config.model_type}); expected a causal LM; fit another model"
+            f"{name} is an encoder and a decoder ({config.model_type}); expected a causal LM; "
+            "fit another model"
         )
     if getattr(config, "quantization_config", None) is not None:
         raise DataError(
-            f"{name} is quantised; expected weights that can be read as they are; fit the model it was made of"
+            f"{name} is quantised; expected weights that can be read; fit the model it was made of"
         )
     try:
         model: nn.Module = AutoModelForCausalLM.from_pretrained(
@@ -46,8 +48,8 @@ def open_base(name: str) -> tuple[nn.Module, Path]:
         )
     except (ValueError, OSError, KeyError) as error:
         raise DataError(
-            f"{name} is no causal LM that can be opened ({_first_line(error)}); expected one, with safetensors; "
-            "fit another model"
+            f"{name} is no causal LM that can be opened ({_first_line(error)}); "
+            "expected one, with safetensors; fit another model"
         ) from None
     return model, folder
 
@@ -79,11 +81,7 @@ def find_head(model: nn.Module) -> Head:
     heads: list[Head] = [lambda states: matrix(states)]
     if cap:
         heads.append(lambda states: torch.tanh(matrix(states) / cap) * cap)
-    heads += [
-        lambda states, factor=factor: matrix(states) * factor
-        for factor in factors
-        if factor is not None
-    ]
+    heads += [partial(_scaled, matrix, factor) for factor in factors if factor is not None]
     seen: list[Tensor] = []
     handle = decoder.register_forward_hook(lambda _, __, output: seen.append(_last(output)))
     try:
@@ -98,6 +96,11 @@ def find_head(model: nn.Module) -> Head:
         f"{type(model).__name__} does something unknown between its last states and its logits; "
         "expected an output matrix, perhaps scaled or capped; fit another model"
     )
+
+
+def _scaled(matrix: Any, factor: float, states: Tensor) -> Tensor:
+    scaled: Tensor = matrix(states) * factor
+    return scaled
 
 
 def _last(output: Any) -> Tensor:
@@ -183,6 +186,6 @@ def expect_base(model: nn.Module, record: dict[str, Any], where: str) -> None:
     found = weights_checksum(model)
     if found != record.get("checksum"):
         raise ArtifactError(
-            f"{where} was fitted to the base {record.get('id')} with checksum {record.get('checksum')}, and the "
-            f"one that is there has {found}; expected the same weights; restore it, or fit again"
+            f"{where} was fitted to the base {record.get('id')} with checksum {record.get('checksum')}, "
+            f"and the one that is there has {found}; expected the same weights; restore it, or fit again"
         )

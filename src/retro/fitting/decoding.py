@@ -87,7 +87,9 @@ class FittedDecoding:
         assert model.pointer is not None
         # The vote is aligned on the left, where each prompt has its own length.
         last = torch.tensor(self.lengths, device=device) - 1
-        return model.pointer.mix_logits(vote.at((torch.arange(len(rows), device=device), last)), states, logits)
+        return model.pointer.mix_logits(
+            vote.at((torch.arange(len(rows), device=device), last)), states, logits
+        )
 
     @torch.no_grad()
     def step(
@@ -168,8 +170,8 @@ class FittedDecoding:
         self.present = Present.of(retrieved, rows, chunks, has_chunk)
         if self.model.cross is not None:
             raise ConfigError(
-                "a prompt with neighbours was given to a model with the paper's cross-attention, which is not "
-                "sampled token by token yet; expected reading attention or none; score it instead"
+                "a prompt with neighbours was given to a model with the paper's cross-attention, which is "
+                "not sampled token by token yet; expected reading attention or none; score it instead"
             )
 
     def _read_completing(
@@ -182,8 +184,8 @@ class FittedDecoding:
             expected = (len(completing), model.facts.retrieved_len)
             if (len(neighbours), neighbours.shape[2]) != expected:
                 raise DataError(
-                    f"neighbours of {len(neighbours)} chunks with {neighbours.shape[2]} tokens each were fed; "
-                    f"expected {expected[0]} chunks with {expected[1]}"
+                    f"neighbours of {len(neighbours)} chunks with {neighbours.shape[2]} tokens each were "
+                    f"fed; expected {expected[0]} chunks with {expected[1]}"
                 )
             numbers = torch.tensor([self.lengths[row] // model.config.chunk_len for row in completing])
             found = model.read_neighbours(
@@ -310,7 +312,9 @@ class NewestReading(Reading):
         found, total = read(rearrange(query, "b h m d -> b h 1 m d"), memory, scaling)
         present = memory.is_token.any(-1)[:, None]
         own_sum = own_total(query, key, mask, scaling)
-        mixed = share(found[:, :, 0], total[:, :, 0], attended.transpose(1, 2), own_sum, present, bias[:, None])
+        mixed = share(
+            found[:, :, 0], total[:, :, 0], attended.transpose(1, 2), own_sum, present, bias[:, None]
+        )
         return mixed.transpose(1, 2).contiguous()
 
     def vote(self) -> Vote | None:

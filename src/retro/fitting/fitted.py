@@ -1,13 +1,14 @@
 """A pretrained causal LM of Hugging Face with retrieval: frozen, exact without neighbours, better with them.
 
 The base is not changed. Hooks let it ask, layer by layer, what there is to read (`readings`); without
-neighbours they stay silent, and its logits are what they were, bit for bit. What is new is small: a number for
-each head that reads neighbours (`beside`) or the paper's encoder and cross-attention, and a pointer with its
-gate (`model/pointer.py`). Only that is trained and saved; the base is named by its id and a checksum.
+neighbours they stay silent, and its logits are what they were, bit for bit. What is new is small: a number
+for each head that reads neighbours (`beside`) or the paper's encoder and cross-attention, and a pointer with
+its gate (`model/pointer.py`). Only that is trained and saved; the base is named by its id and a checksum.
 """
 
 import inspect
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -160,7 +161,7 @@ class FittedModel(TrainableModel):
     @property
     def facts(self) -> ModelFacts:
         return ModelFacts(
-            self.vocab_size, self.config.chunk_len, self.pad_id, self.end_id, True, self.max_context
+            self.vocab_size, self.config.chunk_len, self.pad_id, self.end_id, True, self.max_context, True
         )
 
     @property
@@ -320,13 +321,18 @@ class FittedModel(TrainableModel):
         else:
             if self.bias is not None:
                 layers = output.past_key_values.layers
-                caches = {layer - 1: (layers[layer - 1].keys, layers[layer - 1].values) for layer in self.config.layers}
+                caches = {
+                    layer - 1: (layers[layer - 1].keys, layers[layer - 1].values)
+                    for layer in self.config.layers
+                }
         if self.pointer is None:
             return None, caches
         return self.pointer.standardise(trunk.states[matched].to(self.pointer.mean.dtype)), caches
 
     @staticmethod
-    def _memory(parts: list[tuple[Tensor, Tensor]], is_token: Bool[Tensor, "batch chunk neighbour retrieved"]) -> Memory:
+    def _memory(
+        parts: list[tuple[Tensor, Tensor]], is_token: Bool[Tensor, "batch chunk neighbour retrieved"]
+    ) -> Memory:
         batch, chunks = is_token.shape[:2]
         keys, values = (
             rearrange(torch.cat(tensors), "(b u k) h r d -> b u h (k r) d", b=batch, u=chunks)
@@ -394,10 +400,8 @@ class FittedModel(TrainableModel):
             return
         is_token = tokens != self.pad_id
         trunk = _Trunk(self.joints, self.config.pointer_layer - 1)
-        try:
+        with suppress(_Enough):
             self.run(trunk, **self.inputs(tokens), use_cache=False)
-        except _Enough:
-            pass
         # The first token of a sequence is like no other in most models.
         states = trunk.states[self.config.pointer_layer - 1][:, 1:]
         self.pointer.calibrate(states[is_token[:, 1:]])

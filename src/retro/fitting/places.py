@@ -54,7 +54,7 @@ def _find_layers(model: nn.Module) -> tuple[nn.Module, ...]:
         if isinstance(module, nn.ModuleList) and len(module) == depth:
             return tuple(module)
     raise ConfigError(
-        f"{type(model).__name__} has no list of {depth} layers; expected a decoder of layers; fit another model"
+        f"{type(model).__name__} has no list of {depth} layers; expected a decoder; fit another model"
     )
 
 
@@ -85,7 +85,7 @@ def _find_writers(
     output moves by δ alone.
     """
     for candidate in _candidates(layers[0], attentions[0]):
-        names = {name: module for name, module in layers[0].named_modules()}
+        names = dict(layers[0].named_modules())
         name = next(key for key, module in names.items() if module is candidate)
         if _is_between(model, layers[0], candidate):
             return tuple(layer.get_submodule(name) for layer in layers)

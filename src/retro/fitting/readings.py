@@ -62,7 +62,9 @@ def active(reading: Reading | None) -> Iterator[None]:
 class Joints:
     """The hooks of one fitted model in its base: put in, and taken out again."""
 
-    def __init__(self, base: nn.Module, places: Places, watched: tuple[int, ...], crossed: tuple[int, ...]) -> None:
+    def __init__(
+        self, base: nn.Module, places: Places, watched: tuple[int, ...], crossed: tuple[int, ...]
+    ) -> None:
         """`watched` layers leave their states with the reading; `crossed` ones have cross-attention."""
         self.base = base
         self.number = {id(module): index for index, module in enumerate(places.attentions)}
@@ -134,4 +136,3 @@ def expect_hookable(model: nn.Module) -> None:
             "the base recomputes its layers (gradient checkpointing); expected a base that keeps them; "
             "call base.gradient_checkpointing_disable(), and set activation_checkpointing for what is fitted"
         )
-

@@ -59,7 +59,9 @@ class WholeReading(Reading):
         mixed = share(found, total, own[:, :, m - 1 :], own_sum[:, :, m - 1 :], present, bias[:, None])
         result = torch.cat([own[:, :, : m - 1], mixed], 2)
         if self.pads is not None:
-            result = torch.where(self._is_padding(), attended.transpose(1, 2), _shifted_heads(result, -self.pads))
+            result = torch.where(
+                self._is_padding(), attended.transpose(1, 2), _shifted_heads(result, -self.pads)
+            )
         return result.transpose(1, 2).contiguous()
 
     def _is_padding(self) -> Tensor:

@@ -50,9 +50,9 @@ class Sampler:
                 f"expected the model's {facts.chunk_len}"
             )
         # Token ids mean nothing to a model with another vocabulary.
-        if tokenizer.vocab_size != facts.vocab_size:
+        if not facts.fits(tokenizer.vocab_size):
             raise ConfigError(
-                f"the tokenizer knows {tokenizer.vocab_size} tokens; expected the model's {facts.vocab_size}"
+                f"the tokenizer knows {tokenizer.vocab_size} tokens; expected the model's {facts.num_ids}"
             )
         self.model = model
         self.retriever = retriever
@@ -276,7 +276,8 @@ class Batch:
         choice, logits = self.request.choice, self.logits.clone()
         if self.seen is not None:
             logits = penalise(logits, self.seen, choice.repetition_penalty)
-        logits[:, self.model.facts.pad_id] = -torch.inf
+        # A pad id behind the vocabulary has no logit to begin with.
+        logits[:, self.model.facts.pad_id :][:, :1] = -torch.inf
         # What must not come yet gets no probability, which is surer than drawing again.
         for row, sequence in enumerate(self.sequences):
             if not sequence.may_end:

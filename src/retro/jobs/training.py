@@ -14,10 +14,14 @@ import torch
 
 from retro.config import ModelConfig, RetrievalConfig, TrainingConfig
 from retro.config.as_json import from_dict
+from retro.config.fit import FitConfig
+from retro.corpus.tokenizers.huggingface import HuggingFaceTokenizer
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError, ConfigError
+from retro.fitting.base import open_base, weights_checksum
 from retro.fitting.baseline import retrofit
+from retro.fitting.fitted import FittedModel
 from retro.generation.sampler import Sampler
 from retro.model.protocol import LanguageModel, TrainableModel
 from retro.model.weights import WEIGHTS
@@ -120,6 +124,38 @@ def fit_run(
     return _train(work, path, fitted, config, {"baseline": file_checksum(run.path / WEIGHTS)}, progress)
 
 
+def fit_base(
+    work: Workspace,
+    name: str,
+    base: str,
+    fit: FitConfig,
+    config: TrainingConfig,
+    progress: Progress = no_progress,
+) -> Artifact:
+    """RETROfit a pretrained causal LM: one of the catalogue, a folder, or an id of the hub.
+
+    The corpus must be cut by the base's own tokenizer.
+    """
+    path = work.run_path(name)
+    store = work.corpus().train
+    model, folder = open_base(base)
+    own = HuggingFaceTokenizer(folder)
+    if own.fingerprint != store.tokenizer_fingerprint:
+        raise ArtifactError(
+            f"{work.tokenizer_path} is another tokenizer than that of {base}; expected the base's own; "
+            f"cut the text anew: retro ingest SOURCE --base {quoted(base)} --out WORK"
+        )
+    fit = dataclasses.replace(fit, chunk_len=work.datastore().chunk_len)
+    torch.manual_seed(config.seed)  # for the new weights alone
+    fitted = FittedModel(model, fit, store.pad_id, store.end_id, base)
+    longest = fitted.facts.max_context
+    if longest is not None and config.seq_len > longest:
+        raise ConfigError(f"seq_len is {config.seq_len}; expected at most what {base} reads, {longest}")
+    text = PackedBatches(store, fit.chunk_len, config.seq_len, config.batch_size, config.seed)
+    fitted.calibrate(text[0].tokens)
+    return _train(work, path, fitted, config, {"base": weights_checksum(model)}, progress)
+
+
 def base_of(work: Workspace, name: str) -> tuple[TrainableModel, Run]:
     """A model to start from: a run of this workspace, or a run's folder with the
     same tokenizer."""
@@ -131,7 +167,7 @@ def base_of(work: Workspace, name: str) -> tuple[TrainableModel, Run]:
     vocab_size = store.artifact.counts["vocab_size"]
     # A bare model, saved without a tokenizer, can only be checked by its vocabulary's size.
     known = run.trained_on.get("tokenizer", store.tokenizer_fingerprint)
-    if model.facts.vocab_size != vocab_size or known != store.tokenizer_fingerprint:
+    if not model.facts.fits(vocab_size) or known != store.tokenizer_fingerprint:
         raise ArtifactError(
             f"{run.path} was trained with another tokenizer ({model.facts.vocab_size} tokens) than "
             f"{work.tokenizer_path} ({vocab_size} tokens); expected the same; ingest this corpus with that "

@@ -1,9 +1,9 @@
 """A pointer into the neighbours: their tokens vote for what comes next, and a gate says how much that counts.
 
 A model's states at some layer are the same function of the text and of a neighbour. Where the state at the
-newest token resembles the state at a neighbour's token, that neighbour's *next* token is voted for. The output
-is a mixture, (1 − λ) · model + λ · vote, whose weight λ a small network reads off how sure both sides are.
-Without neighbours λ is exactly 0. Unlike cross-attention it cannot paraphrase; unlike kNN-LM it needs no
+newest token resembles the state at a neighbour's token, that neighbour's *next* token is voted for. The
+output is a mixture, (1 − λ) · model + λ · vote, whose weight λ a small network reads off how sure both sides
+are. Without neighbours λ is exactly 0. Unlike cross-attention it cannot paraphrase; unlike kNN-LM it needs no
 key for every token of the datastore, as tokens are matched when a chunk is read.
 """
 
@@ -114,7 +114,9 @@ class Pointer(nn.Module):
         agree = (tokens[..., :, None] == tokens[..., None, :]).to(weights.dtype)
         shape = similarity.shape
         present = is_voter.any(-1)[..., None].expand(shape[:-1])
-        return Vote(weights, tokens[..., None, :].expand(shape), weights @ agree, similarity.amax(-1), present)
+        return Vote(
+            weights, tokens[..., None, :].expand(shape), weights @ agree, similarity.amax(-1), present
+        )
 
     def log_weights(
         self,
@@ -164,7 +166,7 @@ class Pointer(nn.Module):
     def mix_logits(
         self, vote: Vote, states: Float[Tensor, "*batch state"], logits: Float[Tensor, "*batch vocab"]
     ) -> Float[Tensor, "*batch vocab"]:
-        """Logits of the mixture, on the scale of the model's own: where nobody votes they stay as they are."""
+        """Logits of the mixture, on the scale of the model's own; where nobody votes they stay the same."""
         total, entropy, found = measure(logits, vote.tokens)
         rest, weight = self.log_weights(vote, states, entropy, found)
         mixed = logits + rest[..., None]
@@ -189,7 +191,8 @@ def measure(
 
 
 def successors(
-    neighbours: Int[Tensor, "*batch neighbour retrieved"], is_token: Bool[Tensor, "*batch neighbour retrieved"]
+    neighbours: Int[Tensor, "*batch neighbour retrieved"],
+    is_token: Bool[Tensor, "*batch neighbour retrieved"],
 ) -> tuple[Int[Tensor, "*batch voter"], Bool[Tensor, "*batch voter"]]:
     """The token after each of [N, F], and whether both are there."""
     after = F.pad(neighbours[..., 1:], (0, 1))

@@ -33,6 +33,8 @@ class ModelFacts:
     """Whether the model reads neighbours; a baseline refuses them."""
     max_context: int | None = None
     """The longest sequence that the model can read; None if there is no limit."""
+    has_spare_ids: bool = False
+    """Whether the vocabulary may be larger than the tokenizer's, as that of many pretrained models is."""
 
     @property
     def retrieved_len(self) -> int:
@@ -43,6 +45,10 @@ class ModelFacts:
     def num_ids(self) -> int:
         """Ids that a sequence may hold: the vocabulary, and a pad id that lies behind it."""
         return max(self.vocab_size, self.pad_id + 1)
+
+    def fits(self, num_ids: int) -> bool:
+        """Whether this is the model of a tokenizer with so many ids."""
+        return num_ids == self.num_ids or (self.has_spare_ids and num_ids < self.num_ids)
 
     def expect_neighbours(self, tokens: Tensor, neighbours: Tensor) -> None:
         """Refuse neighbours that are not one set for each complete chunk."""

@@ -92,7 +92,8 @@ def _command(path: Path, inputs: dict[str, str]) -> str:
     name = quoted(path.name)
     if "questions" in inputs:
         return f"retro fit {work} --task qa --from RUN --name {name}"
-    return f"retro {'fit' if 'baseline' in inputs else 'train'} {work} --name {name}"
+    command = "fit" if {"base", "baseline"} & inputs.keys() else "train"
+    return f"retro {command} {work} --name {name}"
 
 
 def training_settings(config: TrainingConfig) -> dict[str, Any]:
