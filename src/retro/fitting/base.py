@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from retro import catalogue
 from retro.errors import ArtifactError, ConfigError, DataError
-from retro.fitting.places import Places, run_probe, tensor_of
+from retro.fitting.places import run_probe, tensor_of
 
 Head = Callable[[Tensor], Tensor]
 """From the last states to logits."""
@@ -106,32 +106,6 @@ def _scaled(matrix: Any, factor: float, states: Tensor) -> Tensor:
 def _last(output: Any) -> Tensor:
     states = getattr(output, "last_hidden_state", None)
     return tensor_of(output) if states is None else states
-
-
-def width_of(model: nn.Module, places: Places) -> int:
-    """The width of the residual stream, which must be (batch, time, width) in every layer."""
-    shapes: list[tuple[int, ...]] = []
-    handles = [
-        layer.register_forward_hook(lambda _, __, output: shapes.append(tuple(tensor_of(output).shape)))
-        for layer in places.layers
-    ]
-    try:
-        logits = run_probe(model)
-    finally:
-        for handle in handles:
-            handle.remove()
-    found = set(shapes)
-    if len(found) != 1 or len(shapes) != len(places.layers) or len(shapes[0]) != 3:
-        raise ConfigError(
-            f"the layers of {type(model).__name__} give states of the shapes {sorted(found)} in "
-            f"{len(shapes)} calls; expected (batch, time, width) once a layer; fit another model"
-        )
-    if shapes[0][:2] != tuple(logits.shape[:2]):
-        raise ConfigError(
-            f"the layers of {type(model).__name__} give {shapes[0]} for logits of {tuple(logits.shape)}; "
-            "expected one state for each token; fit another model"
-        )
-    return shapes[0][2]
 
 
 @torch.no_grad()

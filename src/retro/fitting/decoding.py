@@ -11,6 +11,7 @@ from torch import Tensor
 
 from retro.errors import ConfigError, DataError
 from retro.fitting.beside import Memory, own_total, read, share
+from retro.fitting.interface import Asked
 from retro.fitting.readings import Reading
 from retro.fitting.whole import WholeReading
 from retro.model.caches import NeighbourCache
@@ -301,19 +302,22 @@ class NewestReading(Reading):
         self.model = decoding.model
         self.present = decoding.present
 
-    def attend(
-        self, layer: int, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, attended: Tensor
-    ) -> Tensor:
+    def attend(self, layer: int, asked: Asked) -> Tensor:
         memory = None if self.present is None else self.present.memories.get(layer)
         if memory is None:
-            return attended
+            return asked.own
         assert self.model.bias is not None
-        bias = self.model.bias[self.model.config.layers.index(layer + 1)]
-        found, total = read(rearrange(query, "b h m d -> b h 1 m d"), memory, scaling)
+        bias = self.model.bias[self.model.config.layers.index(layer + 1), : asked.num_heads]
+        query = rearrange(asked.query, "b h m d -> b h 1 m d")
+        found, total = read(query, memory, asked.scaling, asked.softcap)
         present = memory.is_token.any(-1)[:, None]
-        own_sum = own_total(query, key, mask, scaling)
         mixed = share(
-            found[:, :, 0], total[:, :, 0], attended.transpose(1, 2), own_sum, present, bias[:, None]
+            found[:, :, 0],
+            total[:, :, 0],
+            asked.own.transpose(1, 2),
+            own_total(asked),
+            present,
+            bias[:, None],
         )
         return mixed.transpose(1, 2).contiguous()
 

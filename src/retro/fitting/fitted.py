@@ -6,6 +6,7 @@ for each head that reads neighbours (`beside`) or the paper's encoder and cross-
 its gate (`model/pointer.py`). Only that is trained and saved; the base is named by its id and a checksum.
 """
 
+import dataclasses
 import inspect
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,10 +23,11 @@ from torch.utils.checkpoint import checkpoint
 from retro.config.as_json import to_dict
 from retro.config.fit import FitConfig
 from retro.errors import ConfigError
-from retro.fitting.base import Head, describe_base, find_head, positions_are_relative, width_of
+from retro.fitting.base import Head, describe_base, find_head, positions_are_relative
 from retro.fitting.beside import Memory, put_beside, take_away
 from retro.fitting.decoding import FittedDecoding
-from retro.fitting.places import evaluating, find_places
+from retro.fitting.interface import Asked
+from retro.fitting.places import Places, evaluating, find_places
 from retro.fitting.readings import Joints, Reading, active, expect_hookable
 from retro.fitting.whole import WholeReading
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
@@ -65,6 +67,12 @@ class _Trunk(Reading):
         """`last` is the layer, from 0, after which nothing is needed; −1 for none."""
         super().__init__(joints)
         self.last = last
+        self.memories: dict[int, tuple[Tensor, Tensor]] = {}
+        """Keys and values of each layer, as its attention was given them."""
+
+    def attend(self, layer: int, asked: Asked) -> Tensor:
+        self.memories[layer] = (asked.key, asked.value)
+        return asked.own
 
     def leave(self, layer: int, states: Tensor) -> None:
         super().leave(layer, states)
@@ -91,7 +99,7 @@ class FittedModel(TrainableModel):
         # In a tuple, which hides it: it is neither trained, nor counted, nor saved with what is new.
         self._base = (base.requires_grad_(False).eval(),)
         places = find_places(base)
-        self.config = (config or FitConfig()).settled(len(places.layers))
+        self.config = _settled(config or FitConfig(), places)
         hub: Any = base.config
         text = hub.get_text_config()
         self.vocab_size: int = text.vocab_size
@@ -106,11 +114,11 @@ class FittedModel(TrainableModel):
                 "expected chunks of which two, a neighbour and its continuation, fit into that"
             )
         self.base_id = base_id or str(hub._name_or_path)
-        self.width = width_of(base, places)
+        self.width = places.width
         self.head: Head = find_head(base)
         self.takes_positions = "position_ids" in inspect.signature(base.forward).parameters
         self.relative = positions_are_relative(base)
-        self._add(text.num_attention_heads)
+        self._add(places.num_heads)
         crossed = tuple(layer - 1 for layer in self.config.layers) if self.cross else ()
         watched = (self.config.pointer_layer - 1,) if self.config.pointer else ()
         self.joints = Joints(base, places, watched, crossed)
@@ -309,25 +317,15 @@ class FittedModel(TrainableModel):
         """States to match, and keys and values of each layer, for texts that start at these positions."""
         matched = self.config.pointer_layer - 1 if self.pointer is not None else -1
         # Padding stands at the end, where no earlier token sees it: no mask is needed.
-        inputs: dict[str, Any] = {"input_ids": rows, "use_cache": self.bias is not None}
+        inputs: dict[str, Any] = {"input_ids": rows, "use_cache": False}
         if self.relative:
             inputs["position_ids"] = first[:, None] + torch.arange(rows.shape[1], device=rows.device)
         trunk = _Trunk(self.joints, matched if self.bias is None else -1)
-        caches: dict[int, tuple[Tensor, Tensor]] = {}
-        try:
-            output = self.run(trunk, **inputs)
-        except _Enough:
-            pass
-        else:
-            if self.bias is not None:
-                layers = output.past_key_values.layers
-                caches = {
-                    layer - 1: (layers[layer - 1].keys, layers[layer - 1].values)
-                    for layer in self.config.layers
-                }
+        with suppress(_Enough):
+            self.run(trunk, **inputs)
         if self.pointer is None:
-            return None, caches
-        return self.pointer.standardise(trunk.states[matched].to(self.pointer.mean.dtype)), caches
+            return None, trunk.memories
+        return self.pointer.standardise(trunk.states[matched].to(self.pointer.mean.dtype)), trunk.memories
 
     @staticmethod
     def _memory(
@@ -456,6 +454,26 @@ class FittedModel(TrainableModel):
         tables = {id(module.weight) for module in self.base.modules() if isinstance(module, nn.Embedding)}
         everything = [*self.base.parameters(), *self.parameters()]
         return sum(p.numel() for p in everything if embeddings or id(p) not in tables)
+
+
+def _settled(config: FitConfig, places: Places) -> FitConfig:
+    """The config with its layers chosen among those of a base that can do what is asked of them."""
+    if config.reading != "attention":
+        return config.settled(len(places.layers))
+    able = places.reading_layers
+    if not able:
+        raise ConfigError(
+            "no layer of the base attends through transformers' attention interface; "
+            "expected one that does, for reading attention; set reading to cross-attention or none"
+        )
+    config = dataclasses.replace(config, layers=config.layers or able).settled(len(places.layers))
+    unable = [layer for layer in config.layers if layer not in able]
+    if unable:
+        raise ConfigError(
+            f"layers has {unable[0]}, which has no self-attention that can read neighbours; "
+            f"expected some of {', '.join(map(str, able))}"
+        )
+    return config
 
 
 def fit(model: nn.Module, config: FitConfig | None = None) -> FittedModel:
