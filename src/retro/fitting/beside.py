@@ -108,15 +108,23 @@ def rows_of_heads(
 
 
 def attend_beside(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
 ) -> tuple[Tensor, Any]:
-    """Transformers' attention, with the neighbours of the active reading beside it."""
-    own, weights = own_attention(module, PREFIX)(module, query, key, value, mask, **options)
+    """Transformers' attention, with the neighbours of the active reading beside it.
+
+    Some modules give the mask by its name, so the argument is called as transformers calls it.
+    """
+    own, weights = own_attention(module, PREFIX)(module, query, key, value, attention_mask, **options)
     reading = _ACTIVE.get()
     layer = None if reading is None else reading.joints.number.get(id(module))
     if reading is None or layer is None:
         return own, weights
-    return reading.attend(layer, Asked(module, query, key, value, mask, options, own)), weights
+    return reading.attend(layer, Asked(module, query, key, value, attention_mask, options, own)), weights
 
 
 def put_beside(model: nn.Module) -> None:

@@ -28,11 +28,13 @@ class FittedDecoding:
     self-attention sees only the last `window` tokens.
     """
 
-    def __init__(self, model: "FittedModel", window: int = 0) -> None:
+    def __init__(self, model: "FittedModel", window: int = 0, *, trusted: bool = False) -> None:
+        """`trusted` begins without asking whether the base's cache can be."""
         if window < 0:
             raise ConfigError(f"window is {window}; expected a number of tokens, or 0 for all")
         self.model = model
         self.window = window
+        self.trusted = trusted
         self.lengths: list[int] = []
         self.present: Present | None = None
         self.cross: NeighbourCache | None = None
@@ -61,6 +63,10 @@ class FittedDecoding:
         longest = max(self.lengths)
         if min(self.lengths) == 0:
             raise DataError("a prompt is empty; expected at least one token, as a base begins with none")
+        if not self.trusted:
+            model.expect_cached(ragged=False)
+            if min(self.lengths) < longest:
+                model.expect_cached(ragged=True)
         rows = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
         tokens = torch.tensor(rows, dtype=torch.long, device=device)
         pads = torch.tensor([longest - length for length in self.lengths], device=device)
@@ -76,7 +82,7 @@ class FittedDecoding:
         if bool(pads.any()):
             inputs["attention_mask"] = self.mask.long()
             inputs |= self._positions((places - pads[:, None]).clamp_min(0))
-        output = model.run(reading, **inputs, past_key_values=self.cache, use_cache=True)
+        output = model.run(reading, **inputs, **{model.cache_name: self.cache}, use_cache=True)
         states = output.last_hidden_state[:, -1]
         logits = model.head(states)
         if reading is None or retrieved is None:
@@ -118,7 +124,7 @@ class FittedDecoding:
             inputs["attention_mask"] = seen.long()
         inputs |= self._positions(positions)
         reading = NewestReading(self, completing, found)
-        output = model.run(reading, **inputs, past_key_values=self.cache, use_cache=True)
+        output = model.run(reading, **inputs, **{model.cache_name: self.cache}, use_cache=True)
         states = output.last_hidden_state[:, -1]
         logits = model.head(states)
         vote = reading.vote()

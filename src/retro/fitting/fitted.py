@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -23,8 +23,9 @@ from torch.utils.checkpoint import checkpoint
 from retro.config.as_json import to_dict
 from retro.config.fit import FitConfig
 from retro.errors import ConfigError
-from retro.fitting.base import Head, describe_base, find_head, positions_are_relative
+from retro.fitting.base import Head, decoder_of, describe_base, find_head, positions_are_relative
 from retro.fitting.beside import Memory, put_beside, take_away
+from retro.fitting.cached import decoding_fault
 from retro.fitting.decoding import FittedDecoding
 from retro.fitting.interface import Asked
 from retro.fitting.places import Places, evaluating, find_places
@@ -115,9 +116,16 @@ class FittedModel(TrainableModel):
             )
         self.base_id = base_id or str(hub._name_or_path)
         self.width = places.width
-        self.head: Head = find_head(base)
+        decoder = decoder_of(base, places)
+        self._decoder = (decoder,)
+        self.head: Head
+        self.head, self.last_width = find_head(base, decoder)
+        # What the decoder is given its cache by.
+        named = inspect.signature(decoder.forward).parameters
+        self.cache_name = "cache_params" if "cache_params" in named else "past_key_values"
         self.takes_positions = "position_ids" in inspect.signature(base.forward).parameters
         self.relative = positions_are_relative(base)
+        self._decodes: frozenset[bool] = frozenset()
         self._add(places.num_heads)
         crossed = tuple(layer - 1 for layer in self.config.layers) if self.cross else ()
         watched = (self.config.pointer_layer - 1,) if self.config.pointer else ()
@@ -139,7 +147,7 @@ class FittedModel(TrainableModel):
         if config.reading == "attention":
             self.bias = nn.Parameter(torch.zeros(len(config.layers), num_heads, dtype=dtype))
         if config.pointer:
-            self.pointer = Pointer(self.width, self.width).to(dtype)
+            self.pointer = Pointer(self.width, self.last_width).to(dtype)
         if config.reading == "cross-attention":
             encoder = config.encoder
             self.encoder = Encoder(encoder, self.width, config.cross_attention_positions).to(dtype)
@@ -241,6 +249,21 @@ class FittedModel(TrainableModel):
     def begin(self, window: int = 0) -> FittedDecoding:
         return FittedDecoding(self, window)
 
+    def expect_cached(self, ragged: bool) -> None:
+        """Refuse to go token by token, or from prompts of several lengths, if the base does not bear it.
+
+        Found out when it is first asked for, by comparing with the whole.
+        """
+        if ragged in self._decodes:
+            return
+        fault = decoding_fault(self, ragged)
+        if fault is not None:
+            raise ConfigError(
+                f"{type(self.base).__name__} cannot be sampled from: {fault}; expected the logits of the "
+                "whole text; score text with it instead"
+            )
+        self._decodes |= {ragged}
+
     def inputs(self, tokens: Int[Tensor, "batch seq"]) -> dict[str, Tensor]:
         """What the base is called with: padding is masked, and no id that it does not know reaches it."""
         is_token = tokens != self.pad_id
@@ -250,9 +273,8 @@ class FittedModel(TrainableModel):
 
     def run(self, reading: Reading | None, **inputs: Any) -> Any:
         """A forward pass of the base up to its last states."""
-        decoder: Any = cast(Any, self.base).get_decoder()
         with active(reading):
-            return decoder(**inputs)
+            return self._decoder[0](**inputs)
 
     def _read(
         self, tokens: Int[Tensor, "batch seq"], retrieved: Retrieved | None
@@ -415,7 +437,7 @@ class FittedModel(TrainableModel):
 
     @property
     def key_width(self) -> int:
-        return self.width
+        return self.last_width
 
     def keys(
         self, tokens: Int[Tensor, "batch seq"], targets: Int[Tensor, "batch seq"] | None = None

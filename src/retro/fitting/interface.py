@@ -127,10 +127,15 @@ def watched_attention(model: nn.Module) -> Iterator[list[Asked]]:
 
 
 def _attend_watched(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
 ) -> tuple[Tensor, Any]:
-    own, weights = own_attention(module, WATCHED)(module, query, key, value, mask, **options)
+    own, weights = own_attention(module, WATCHED)(module, query, key, value, attention_mask, **options)
     asked = _WATCHING.get()
     if asked is not None:
-        asked.append(Asked(module, query, key, value, mask, options, own))
+        asked.append(Asked(module, query, key, value, attention_mask, options, own))
     return own, weights

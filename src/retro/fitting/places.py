@@ -20,13 +20,20 @@ CHANGE = 0.05
 """How much a module's output is changed, to see what becomes of it."""
 
 
+class StreamError(ConfigError):
+    """The layers are there, but what they pass on is no residual stream."""
+
+
 @dataclass(frozen=True)
 class Places:
     """The parts of a base that retrieval is joined to."""
 
     layers: tuple[nn.Module, ...]
     attentions: tuple[nn.Module | None, ...]
-    """The module of each layer that asks transformers' attention interface; None where none does."""
+    """The module of each layer that asks transformers' attention interface; None where none does, or where
+    several do."""
+    num_asking: int
+    """How many layers ask it at all."""
     num_heads: int
     """The most heads that such a module has; 0 if there is none."""
     writers: tuple[nn.Module | None, ...]
@@ -47,20 +54,30 @@ class Places:
 
 
 def tensor_of(output: Any) -> Tensor:
-    """The hidden states among what a module returns: it, or the first of a tuple."""
-    return output[0] if isinstance(output, tuple) else output
+    """The hidden states among what a module returns: it, or the first of a tuple or list."""
+    return output[0] if isinstance(output, tuple | list) and output else output
 
 
 def replaced(output: Any, states: Tensor) -> Any:
     """The same output with other hidden states."""
+    if isinstance(output, list):
+        return [states, *output[1:]]
     return (states, *output[1:]) if isinstance(output, tuple) else states
 
 
 def find_places(model: nn.Module) -> Places:
     """Look for the layers of a causal LM, and for the places in them."""
     layers, width = _find_layers(model)
-    attentions, num_heads = _find_attentions(model, layers)
-    return Places(layers, attentions, num_heads, _find_writers(model, layers), width)
+    calls = _find_attentions(model, layers)
+    shared = _shared(layers)
+    asked = {
+        index: found[0]
+        for index, found in calls.items()
+        if len(found) == 1 and id(found[0].module) not in shared
+    }
+    attentions = tuple(asked[index].module if index in asked else None for index in range(len(layers)))
+    num_heads = max((call.num_heads for call in asked.values()), default=0)
+    return Places(layers, attentions, len(calls), num_heads, _find_writers(model, layers), width)
 
 
 # The layers
@@ -75,16 +92,18 @@ class _Run:
     entered: list[Tensor | None] = field(default_factory=list)
     left: list[Tensor | None] = field(default_factory=list)
 
-    def fault(self, shape: tuple[int, int]) -> str | None:
-        """Why they are not the layers of one residual stream; None if they are."""
-        if self.order != list(range(len(self.members))):
-            return f"its {len(self.members)} layers are run in the order {_some(self.order)}, not one by one"
+    def order_fault(self) -> str | None:
+        """Why they are no layers; None if they are."""
+        if self.order == list(range(len(self.members))):
+            return None
+        return f"its {len(self.members)} layers are run in the order {_some(self.order)}, not one by one"
+
+    def stream_fault(self, shape: tuple[int, ...]) -> str | None:
+        """Why they do not pass on one residual stream; None if they do."""
         shapes = {tuple(states.shape) if states is not None else () for states in (*self.entered, *self.left)}
         found = shapes.pop()
         if shapes or len(found) != 3 or found[:2] != shape:
-            return (
-                f"its layers pass on states of the shape {found} for {shape} tokens, not (batch, time, width)"
-            )
+            return f"its layers pass on states of the shape {found} for {shape} tokens"
         for number in range(1, len(self.members)):
             given, taken = self.left[number - 1], self.entered[number]
             assert given is not None
@@ -116,19 +135,19 @@ def _find_layers(model: nn.Module) -> tuple[tuple[nn.Module, ...], int]:
             handle.remove()
     config: Any = model.config
     depth = getattr(config.get_text_config(), "num_hidden_layers", None)
-    assert len(shape) == 2
     # The right number first, then the longest: lists of experts and of heads lie inside a layer.
     runs.sort(key=lambda run: (len(run.members) != depth, -len(run.members)))
-    faults = [run.fault(shape) for run in runs]
-    for run, fault in zip(runs, faults, strict=True):
-        if fault is None:
+    ordered = [run for run in runs if run.order_fault() is None]
+    for run in ordered:
+        if run.stream_fault(shape) is None:
             assert run.left[0] is not None
             return tuple(run.members), run.left[0].shape[-1]
-    reason = next((fault for fault in faults if fault is not None), "it has no list of layers")
-    raise ConfigError(
-        f"{type(model).__name__} has no layers that can be joined: {reason}; "
-        "expected a stack with one residual stream; fit another model"
-    )
+    expected = "expected a stack with one residual stream (batch, time, width); fit another model"
+    name = type(model).__name__
+    if ordered:
+        raise StreamError(f"{name} has no one residual stream: {ordered[0].stream_fault(shape)}; {expected}")
+    reason = runs[0].order_fault() if runs else "it has no list of modules"
+    raise ConfigError(f"{name} has no layers that can be joined: {reason}; {expected}")
 
 
 def _watch(run: _Run, index: int, module: nn.Module) -> list[Any]:
@@ -153,12 +172,9 @@ def _kept(states: Any) -> Tensor | None:
 # Who asks the attention interface
 
 
-def _find_attentions(
-    model: nn.Module, layers: tuple[nn.Module, ...]
-) -> tuple[tuple[nn.Module | None, ...], int]:
-    """The module of each layer that asks the attention interface once a pass, and the most heads of any."""
+def _find_attentions(model: nn.Module, layers: tuple[nn.Module, ...]) -> dict[int, list[Asked]]:
+    """By layer, from 0, the calls of its modules through the attention interface."""
     inside = {id(module): index for index, layer in enumerate(layers) for module in layer.modules()}
-    shared = _shared(layers)
     with watched_attention(model) as asked:
         run_probe(model)
     found: dict[int, list[Asked]] = {}
@@ -166,13 +182,7 @@ def _find_attentions(
         index = inside.get(id(call.module))
         if index is not None:
             found.setdefault(index, []).append(call)
-    alone = {
-        index: calls[0]
-        for index, calls in found.items()
-        if len(calls) == 1 and id(calls[0].module) not in shared
-    }
-    modules = tuple(alone[index].module if index in alone else None for index in range(len(layers)))
-    return modules, max((call.num_heads for call in alone.values()), default=0)
+    return found
 
 
 def _shared(layers: tuple[nn.Module, ...]) -> set[int]:
@@ -240,8 +250,11 @@ class _Seen:
             stream = self.entered + output
             # Near enough to tell the sum from the input alone, whatever is written.
             near = 1e-3 * output.abs().max() + 2 * torch.finfo(stream.dtype).eps * stream.abs().max()
+            # Some layers fold batch and time into one dimension for the feed-forward layer.
             if any(
-                later > when and states.shape == stream.shape and (states - stream).abs().max() < near
+                later > when
+                and states.numel() == stream.numel()
+                and (states.reshape(stream.shape) - stream).abs().max() < near
                 for later, _, states in self.read
             ):
                 found.append(name)
