@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from retro import catalogue
 from retro.errors import ArtifactError, ConfigError, DataError
-from retro.fitting.places import Places, run_probe, tensor_of
+from retro.fitting.places import Places, probe_tokens, run_probe, tensor_of
 
 Head = Callable[[Tensor], Tensor]
 """From the last states to logits."""
@@ -180,16 +180,27 @@ def _last(output: Any) -> Tensor:
 
 
 @torch.no_grad()
+def positions_count_from_zero(model: nn.Module) -> bool:
+    """Whether positions can be given, and mean what the model itself would count: 0 for the first token."""
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return False
+    loose: Any = model
+    tokens = probe_tokens(model, 1, 8)
+    places = torch.arange(8, device=tokens.device)[None]
+    given, counted = (
+        loose(input_ids=tokens, use_cache=False, **more).logits for more in ({"position_ids": places}, {})
+    )
+    return bool(torch.allclose(given, counted, rtol=1e-4, atol=1e-4 * float(counted.abs().max())))
+
+
+@torch.no_grad()
 def positions_are_relative(model: nn.Module) -> bool:
     """Whether text may stand anywhere, even before position 0: only distances matter, as with rotations."""
     if "position_ids" not in inspect.signature(model.forward).parameters:
         return False
-    generator = torch.Generator().manual_seed(0)
     loose: Any = model
-    size = loose.config.get_text_config().vocab_size
-    device = next(model.parameters()).device
-    tokens = torch.randint(0, size, (1, 8), generator=generator).to(device)
-    positions = torch.arange(8, device=device)[None]
+    tokens = probe_tokens(model, 1, 8)
+    positions = torch.arange(8, device=tokens.device)[None]
     try:
         plain, moved = (
             loose(input_ids=tokens, position_ids=places, use_cache=False).logits

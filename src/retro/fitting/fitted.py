@@ -23,7 +23,14 @@ from torch.utils.checkpoint import checkpoint
 from retro.config.as_json import to_dict
 from retro.config.fit import FitConfig
 from retro.errors import ConfigError
-from retro.fitting.base import Head, decoder_of, describe_base, find_head, positions_are_relative
+from retro.fitting.base import (
+    Head,
+    decoder_of,
+    describe_base,
+    find_head,
+    positions_are_relative,
+    positions_count_from_zero,
+)
 from retro.fitting.beside import Memory, put_beside, take_away
 from retro.fitting.cached import decoding_fault
 from retro.fitting.decoding import FittedDecoding
@@ -105,7 +112,7 @@ class FittedModel(TrainableModel):
         text = hub.get_text_config()
         self.vocab_size: int = text.vocab_size
         self.pad_id = self.vocab_size if pad_id is None else pad_id
-        ends = text.eos_token_id
+        ends = getattr(text, "eos_token_id", None)
         first_end = ends[0] if isinstance(ends, list | tuple) else ends
         self.end_id: int | None = first_end if end_id is None else end_id
         self.max_context: int | None = getattr(text, "max_position_embeddings", None)
@@ -123,7 +130,7 @@ class FittedModel(TrainableModel):
         # What the decoder is given its cache by.
         named = inspect.signature(decoder.forward).parameters
         self.cache_name = "cache_params" if "cache_params" in named else "past_key_values"
-        self.takes_positions = "position_ids" in inspect.signature(base.forward).parameters
+        self.takes_positions = positions_count_from_zero(base)
         self.relative = positions_are_relative(base)
         self._decodes: frozenset[bool] = frozenset()
         self._add(places.num_heads)
@@ -496,8 +503,3 @@ def _settled(config: FitConfig, places: Places) -> FitConfig:
             f"expected some of {', '.join(map(str, able))}"
         )
     return config
-
-
-def fit(model: nn.Module, config: FitConfig | None = None) -> FittedModel:
-    """Give a Hugging Face causal LM retrieval. The model itself is frozen; `detach` gives it back."""
-    return FittedModel(model, config)

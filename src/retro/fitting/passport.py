@@ -102,8 +102,22 @@ def inspect_base(model: nn.Module) -> Passport:
         for attempt in (probe.off, probe.attention, probe.cross_attention, probe.pointer):
             checks.append(_tried(attempt))
         if not checks[4].is_refused and not checks[-1].is_refused:
-            checks += [_tried(probe.cache), _tried(probe.padding)]
+            cache = _tried(probe.cache)
+            checks.append(cache)
+            checks.append(
+                Check("left padding", REFUSED, "no cache") if cache.is_refused else _tried(probe.padding)
+            )
     return Passport(type(model).__name__, tuple(checks))
+
+
+def fit(model: nn.Module, config: FitConfig | None = None) -> FittedModel:
+    """Give a Hugging Face causal LM retrieval. The model itself is frozen; `detach` gives it back.
+
+    What the model's passport refuses is refused here, in one line.
+    """
+    config = config or FitConfig()
+    inspect_base(model).expect(config.reading, config.pointer)
+    return FittedModel(model, config)
 
 
 class _RefusedError(Exception):
