@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from retro import catalogue
 from retro.errors import ArtifactError, ConfigError, DataError
-from retro.fitting.places import Places, probe_tokens, run_probe, tensor_of
+from retro.fitting.places import Places, find_places, probe_tokens, run_probe, tensor_of
 
 Head = Callable[[Tensor], Tensor]
 """From the last states to logits."""
@@ -56,6 +57,31 @@ def open_base(name: str) -> tuple[nn.Module, Path]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is found out about a base before it is fitted, by running it."""
+
+    places: Places
+    decoder: nn.Module
+    """The part that gives the last states."""
+    head: Head
+    last_width: int
+    """The width of the last states, which is not always that of the residual stream."""
+    takes_positions: bool
+    relative: bool
+    """Whether text may stand at any position."""
+
+
+def look_at(model: nn.Module, places: Places | None = None) -> Known:
+    """Find out what fitting needs to know, or refuse a model that cannot be fitted in any way."""
+    places = places or find_places(model)
+    decoder = decoder_of(model, places)
+    head, last_width = find_head(model, decoder)
+    return Known(
+        places, decoder, head, last_width, positions_count_from_zero(model), positions_are_relative(model)
+    )
 
 
 def decoder_of(model: nn.Module, places: Places) -> nn.Module:

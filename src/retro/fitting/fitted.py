@@ -23,19 +23,12 @@ from torch.utils.checkpoint import checkpoint
 from retro.config.as_json import to_dict
 from retro.config.fit import FitConfig
 from retro.errors import ConfigError
-from retro.fitting.base import (
-    Head,
-    decoder_of,
-    describe_base,
-    find_head,
-    positions_are_relative,
-    positions_count_from_zero,
-)
+from retro.fitting.base import Known, describe_base, look_at
 from retro.fitting.beside import Memory, put_beside, take_away
 from retro.fitting.cached import decoding_fault
 from retro.fitting.decoding import FittedDecoding
 from retro.fitting.interface import Asked
-from retro.fitting.places import Places, evaluating, find_places
+from retro.fitting.places import Places, evaluating
 from retro.fitting.readings import Joints, Reading, active, expect_hookable
 from retro.fitting.whole import WholeReading
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
@@ -100,13 +93,18 @@ class FittedModel(TrainableModel):
         pad_id: int | None = None,
         end_id: int | None = None,
         base_id: str = "",
+        known: Known | None = None,
     ) -> None:
-        """`pad_id` may lie behind the base's embedding, as it never reaches the base; by default it does."""
+        """`pad_id` may lie behind the base's embedding, as it never reaches the base; by default it does.
+
+        `known` spares looking at the base once more.
+        """
         super().__init__()
         expect_hookable(base)
         # In a tuple, which hides it: it is neither trained, nor counted, nor saved with what is new.
         self._base = (base.requires_grad_(False).eval(),)
-        places = find_places(base)
+        known = known or look_at(base)
+        places = known.places
         self.config = _settled(config or FitConfig(), places)
         hub: Any = base.config
         text = hub.get_text_config()
@@ -123,15 +121,14 @@ class FittedModel(TrainableModel):
             )
         self.base_id = base_id or str(hub._name_or_path)
         self.width = places.width
-        decoder = decoder_of(base, places)
-        self._decoder = (decoder,)
-        self.head: Head
-        self.head, self.last_width = find_head(base, decoder)
+        self._decoder = (known.decoder,)
+        self.head = known.head
+        self.last_width = known.last_width
         # What the decoder is given its cache by.
-        named = inspect.signature(decoder.forward).parameters
+        named = inspect.signature(known.decoder.forward).parameters
         self.cache_name = "cache_params" if "cache_params" in named else "past_key_values"
-        self.takes_positions = positions_count_from_zero(base)
-        self.relative = positions_are_relative(base)
+        self.takes_positions = known.takes_positions
+        self.relative = known.relative
         self._decodes: frozenset[bool] = frozenset()
         self._add(places.num_heads)
         crossed = tuple(layer - 1 for layer in self.config.layers) if self.cross else ()

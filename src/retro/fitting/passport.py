@@ -4,7 +4,7 @@ A passport is a list of checks, each with a verdict and its reason. Nothing goes
 check runs the model on a few made-up tokens and compares. The model is left as it was.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from retro.config import EncoderConfig
 from retro.config.fit import FitConfig
 from retro.errors import ConfigError
-from retro.fitting.base import decoder_of, find_head
+from retro.fitting.base import Known, look_at
 from retro.fitting.beside import PREFIX, Memory
 from retro.fitting.cached import FAULTS, decoding_fault
 from retro.fitting.fitted import FittedModel
@@ -66,8 +66,12 @@ class Passport:
 
     @property
     def readings(self) -> tuple[str, ...]:
-        """The ways to read neighbours that work."""
-        return tuple(reading for reading in READINGS if self.fault(reading, pointer=False) is None)
+        """The ways to read neighbours that work, of those that were tried."""
+        return tuple(
+            reading
+            for reading, name in READINGS.items()
+            if name in self and self.fault(reading, pointer=False) is None
+        )
 
     def fault(self, reading: str, pointer: bool = True) -> str | None:
         """Why the model cannot be fitted in this way; None if it can."""
@@ -82,31 +86,34 @@ class Passport:
         fault = self.fault(reading, pointer)
         if fault is None:
             return
-        others = [f"reading {other}" for other in self.readings if self.fault(other, pointer) is None]
-        instead = f"fit it with {' or '.join(others)}" if others else "fit another model"
+        essential = any(check.is_refused and check.name in ESSENTIAL for check in self.checks)
+        instead = "fit another model" if essential else "set reading to another, as retro fit --check shows"
         raise ConfigError(
             f"{self.base} cannot be fitted with reading {reading} ({fault}); "
             f"expected a causal LM that can read neighbours so; {instead}"
         )
 
 
-def inspect_base(model: nn.Module) -> Passport:
-    """Try everything that fitting needs."""
+def inspect_base(
+    model: nn.Module, readings: Sequence[str] = tuple(READINGS), sampling: bool = True
+) -> Passport:
+    """Try everything that fitting needs, or as much of it as these readings need."""
     checks: list[Check] = []
     with evaluating(model), torch.no_grad(), _left_as_it_was(model):
         probe = _Probe(model)
-        for attempt in (probe.layers, probe.stream, probe.causality, probe.output):
+        for attempt in (probe.layers, probe.stream, probe.causality, probe.output, probe.off):
             checks.append(_tried(attempt))
             if checks[-1].is_refused:
                 return Passport(type(model).__name__, tuple(checks))
-        for attempt in (probe.off, probe.attention, probe.cross_attention, probe.pointer):
-            checks.append(_tried(attempt))
-        if not checks[4].is_refused and not checks[-1].is_refused:
-            cache = _tried(probe.cache)
-            checks.append(cache)
-            checks.append(
-                Check("left padding", REFUSED, "no cache") if cache.is_refused else _tried(probe.padding)
-            )
+        attempts = {
+            "attention": probe.attention,
+            "cross-attention": probe.cross_attention,
+            "none": probe.pointer,
+        }
+        checks += [_tried(attempt) for reading, attempt in attempts.items() if reading in readings]
+        if sampling:
+            checks.append(_tried(probe.cache))
+            checks.append(_tried(probe.padding))
     return Passport(type(model).__name__, tuple(checks))
 
 
@@ -116,8 +123,14 @@ def fit(model: nn.Module, config: FitConfig | None = None) -> FittedModel:
     What the model's passport refuses is refused here, in one line.
     """
     config = config or FitConfig()
-    inspect_base(model).expect(config.reading, config.pointer)
+    expect_fitting(model, config)
     return FittedModel(model, config)
+
+
+def expect_fitting(model: nn.Module, config: FitConfig) -> None:
+    """Refuse in one line what the passport of a model refuses for this config."""
+    needed = [config.reading, *(["none"] if config.pointer else [])]
+    inspect_base(model, needed, sampling=False).expect(config.reading, config.pointer)
 
 
 class _RefusedError(Exception):
@@ -156,7 +169,9 @@ class _Probe:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.places: Places | None = None
+        self.known: Known | None = None
         self.stream_fault: str | None = None
+        self.caches = False
         self.bare: Tensor = torch.empty(0)
         """The logits of the bare model, before anything is fitted to it."""
 
@@ -203,18 +218,16 @@ class _Probe:
 
     def output(self) -> tuple[str, str]:
         """output: logits follow from the last states by a matrix that is known."""
-        assert self.places is not None
-        find_head(self.model, decoder_of(self.model, self.places))
+        self.known = look_at(self.model, self.places)
         return WORKS, "logits follow from the last states by what stands behind the decoder"
 
     def off(self) -> tuple[str, str]:
         """off: to the bit the bare model, fitted without neighbours and after it is detached."""
         names = list(self.model.state_dict())
         hooks = _num_hooks(self.model)
-        for reading in ("none", "cross-attention"):
-            with self.fitted(reading) as fitted:
-                if not torch.equal(fitted(self.tokens(2)), self.bare):
-                    raise _RefusedError(f"with reading {reading} the logits are not those of the bare model")
+        with self.fitted("none") as fitted:
+            if not torch.equal(fitted(self.tokens(2)), self.bare):
+                raise _RefusedError("fitted, without neighbours, its logits are not those of the bare model")
         if not torch.equal(self.logits(self.tokens(2)), self.bare):
             raise _RefusedError("detached, the logits are not those of the bare model")
         if names != list(self.model.state_dict()) or hooks != _num_hooks(self.model):
@@ -283,10 +296,13 @@ class _Probe:
             fault = decoding_fault(fitted, ragged=False)
         if fault is not None:
             raise _RefusedError(fault)
+        self.caches = True
         return WORKS, "token by token equal to the whole, with neighbours and without"
 
     def padding(self) -> tuple[str, str]:
         """left padding: prompts of several lengths give the logits of each alone."""
+        if not self.caches:
+            raise _RefusedError("no cache")
         with self.fitted("none") as fitted:
             fault = decoding_fault(fitted, ragged=True)
         if fault is not None:
@@ -330,7 +346,7 @@ class _Probe:
             layers=tuple(sorted({1, depth})) if reading == "cross-attention" else (),
             encoder=EncoderConfig(d_model=8, num_layers=1, num_heads=2, head_dim=4, ffw_dim=16),
         )
-        fitted = FittedModel(self.model, config).eval()
+        fitted = FittedModel(self.model, config, known=self.known).eval()
         try:
             for operator in fitted.operators():
                 for parameter in operator.parameters():
@@ -342,6 +358,8 @@ class _Probe:
     def compare_on(self, fitted: FittedModel) -> None:
         """Neighbours change the logits of those that read them; masked ones change none."""
         tokens, neighbours = self.tokens(2), self.neighbours()
+        if not torch.equal(fitted(tokens), self.bare):
+            raise _RefusedError("without neighbours the logits are not those of the bare model")
         none = torch.zeros(neighbours.shape[:3], dtype=torch.bool, device=neighbours.device)
         if not torch.equal(fitted(tokens, neighbours, none), self.bare):
             raise _RefusedError("with all neighbours masked the logits are not those of the bare model")

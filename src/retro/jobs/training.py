@@ -22,7 +22,7 @@ from retro.errors import ArtifactError, ConfigError
 from retro.fitting.base import open_base, weights_checksum
 from retro.fitting.baseline import retrofit
 from retro.fitting.fitted import FittedModel
-from retro.fitting.passport import inspect_base
+from retro.fitting.passport import expect_fitting
 from retro.generation.sampler import Sampler
 from retro.model.protocol import LanguageModel, TrainableModel
 from retro.model.weights import WEIGHTS
@@ -147,7 +147,7 @@ def fit_base(
             f"cut the text anew: retro ingest SOURCE --base {quoted(base)} --out WORK"
         )
     fit = dataclasses.replace(fit, chunk_len=work.datastore().chunk_len)
-    inspect_base(model).expect(fit.reading, fit.pointer)
+    expect_fitting(model, fit)
     torch.manual_seed(config.seed)  # for the new weights alone
     fitted = FittedModel(model, fit, store.pad_id, store.end_id, base)
     longest = fitted.facts.max_context
