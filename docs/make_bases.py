@@ -221,7 +221,8 @@ def page(rows: Sequence[tuple[str, ...]], not_built: Sequence[str]) -> str:
     )
 
 
-def main() -> None:
+def written() -> str:
+    """Try every kind, and write the page."""
     rows = []
     not_built = []
     for kind in kinds():
@@ -229,8 +230,8 @@ def main() -> None:
             rows.append(row(kind, passport_of(kind)))
         except NotBuiltError:
             not_built.append(kind)
-    PAGE.write_text(page(rows, not_built))
+    return page(rows, not_built)
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(written())

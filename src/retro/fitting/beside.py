@@ -34,7 +34,8 @@ class Memory:
     """Keys and values of one layer, for each row of queries."""
 
     keys: Float[Tensor, "batch row kv_heads voter head_dim"]
-    values: Float[Tensor, "batch row kv_heads voter head_dim"]
+    values: Float[Tensor, "batch row kv_heads voter value_dim"]
+    """Some bases have values of another width than keys."""
     is_token: Bool[Tensor, "batch row voter"]
 
 
