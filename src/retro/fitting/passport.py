@@ -350,7 +350,7 @@ class _Probe:
         try:
             for operator in fitted.operators():
                 for parameter in operator.parameters():
-                    parameter += 0.2 * torch.randn_like(parameter)
+                    parameter.add_(0.2 * torch.randn_like(parameter))
             yield fitted
         finally:
             fitted.detach()

@@ -281,7 +281,7 @@ def _look(
     def writes(name: str) -> Any:
         def hook(_: nn.Module, __: tuple, output: Any) -> Any:
             states = tensor_of(output)
-            if name == changed and isinstance(states, Tensor):
+            if name == changed and change is not None and isinstance(states, Tensor):
                 return replaced(output, states + change)
             if isinstance(states, Tensor) and changed is None:
                 written.append((next(clock), name, states.clone()))
