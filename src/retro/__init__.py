@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from retro.config import TrainingConfig as TrainingConfig
     from retro.corpus.tokenizers.tokenizer import Tokenizer as Tokenizer
     from retro.errors import RetroError as RetroError
+    from retro.fitting.passport import fit as fit
     from retro.generation.request import Choice as Choice
     from retro.generation.request import Prompt as Prompt
     from retro.generation.request import Request as Request
@@ -48,6 +49,7 @@ _PLACES = {
     "LanguageModel": "retro.model.protocol",
     "Run": "retro.run",
     "load": "retro.run",
+    "fit": "retro.fitting.passport",
     "OpenRun": "retro.workspace",
     "open_run": "retro.workspace",
     "Workspace": "retro.workspace",
