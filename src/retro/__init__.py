@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from retro.config import EncoderConfig as EncoderConfig
     from retro.config import EvaluationConfig as EvaluationConfig
     from retro.config import FineTuningConfig as FineTuningConfig
+    from retro.config import FitConfig as FitConfig
     from retro.config import KnnConfig as KnnConfig
     from retro.config import ModelConfig as ModelConfig
     from retro.config import RetrievalConfig as RetrievalConfig
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from retro.config import TrainingConfig as TrainingConfig
     from retro.corpus.tokenizers.tokenizer import Tokenizer as Tokenizer
     from retro.errors import RetroError as RetroError
+    from retro.fitting.fitted import FittedModel as FittedModel
+    from retro.fitting.fitted import fit as fit
     from retro.generation.request import Choice as Choice
     from retro.generation.request import Prompt as Prompt
     from retro.generation.request import Request as Request
@@ -46,6 +49,8 @@ _PLACES = {
     # Models and runs
     "Retro": "retro.model.retro",
     "LanguageModel": "retro.model.protocol",
+    "FittedModel": "retro.fitting.fitted",
+    "fit": "retro.fitting.fitted",
     "Run": "retro.run",
     "load": "retro.run",
     "OpenRun": "retro.workspace",
@@ -77,6 +82,7 @@ _PLACES = {
     "EvaluationConfig": _CONFIG,
     "KnnConfig": _CONFIG,
     "FineTuningConfig": _CONFIG,
+    "FitConfig": _CONFIG,
     "RetroError": "retro.errors",
 }
 """Where each name is loaded from; the imports above tell type checkers the same."""
