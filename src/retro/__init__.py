@@ -6,6 +6,8 @@ The names below are the stable surface; they load when first used, so that `impo
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from retro.auto_classes import register_with_transformers
+
 if TYPE_CHECKING:
     from retro import recipes as recipes
     from retro.config import CorpusConfig as CorpusConfig
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from retro.generation.request import Retrieval as Retrieval
     from retro.generation.sampler import Sampler as Sampler
     from retro.generation.sequence import Sample as Sample
+    from retro.hugging_face import RetroForCausalLM as RetroForCausalLM
     from retro.model.protocol import LanguageModel as LanguageModel
     from retro.model.retro import Retro as Retro
     from retro.retrieval.datastore import Datastore as Datastore
@@ -51,6 +54,7 @@ _PLACES = {
     "LanguageModel": "retro.model.protocol",
     "FittedModel": "retro.fitting.fitted",
     "fit": "retro.fitting.fitted",
+    "RetroForCausalLM": "retro.hugging_face",
     "Run": "retro.run",
     "load": "retro.run",
     "OpenRun": "retro.workspace",
@@ -88,6 +92,9 @@ _PLACES = {
 """Where each name is loaded from; the imports above tell type checkers the same."""
 
 __all__ = [*_PLACES, "recipes"]
+
+
+register_with_transformers()
 
 
 def __getattr__(name: str) -> Any:

@@ -33,6 +33,11 @@ def open_base(name: str) -> tuple[nn.Module, Path]:
             f"{name} cannot be opened ({_first_line(error)}); expected a causal LM that transformers knows "
             "without code of its own; fit another model"
         ) from None
+    if config.model_type == "retro" or config.model_type.startswith("retro-"):
+        raise DataError(
+            f"{name} is a model of retro, which has retrieval or can be given it by retro fit --baseline; "
+            "expected a pretrained base; name the one that it was fitted to"
+        )
     if getattr(config, "is_encoder_decoder", False):
         raise DataError(
             f"{name} is an encoder and a decoder ({config.model_type}); expected a causal LM; "
