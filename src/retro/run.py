@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 import retro
@@ -33,6 +34,7 @@ from retro.stages.files import DAMAGED, atomic_write, file_checksum, read_object
 from retro.stages.stage import CARD, MANIFEST
 
 TOKENIZER = "tokenizer"
+DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 SPDX = re.compile(r"[A-Za-z0-9.+-]+")
 """A licence by its short name alone, as the hub knows it."""
 USE_RETRO = """\
@@ -127,12 +129,14 @@ def _load_fitted(folder: Path, record: dict[str, Any]) -> TrainableModel:
         base_id = str(settings["base"]["id"])
         config = from_dict(FitConfig, settings["fit"], str(folder / RECORD))
         pad_id, end_id = settings["pad_id"], settings["end_id"]
+        # Records older than this field are of bases in float32.
+        dtype = DTYPES[settings["base"].get("dtype", "float32")]
     except DAMAGED as error:
         raise ArtifactError(
             f"{folder / RECORD} is damaged ({error}); expected a base and what was fitted; "
             "restore it, or fit again"
         ) from None
-    base, _ = open_base(base_id)
+    base, _ = open_base(base_id, dtype)
     expect_base(base, settings["base"], str(folder))
     model = FittedModel(base, config, pad_id, end_id, base_id)
     restore(model, folder)

@@ -270,8 +270,12 @@ def test_what_cannot_work_is_refused_in_one_line(
         model.generate(tokens, max_new_tokens=3, cache_implementation="static")
     with pytest.raises(ConfigError, match="the cache is a DynamicCache; expected a RetroCache"):
         model(tokens, past_key_values=DynamicCache())
-    with pytest.raises(ConfigError, match="no input_ids was given"):
+    with pytest.raises(ConfigError, match="inputs_embeds was given; expected input_ids alone"):
         model(inputs_embeds=torch.zeros(1, 3, 32))
+    with pytest.raises(ConfigError, match="no input_ids was given"):
+        model()
+    with pytest.raises(ConfigError, match="neighbours were given to a model that generates"):
+        model(tokens, neighbours=torch.zeros(1, 2, 1, 2 * M).long(), use_cache=True)
     with pytest.raises(ConfigError, match="output_attentions was given"):
         model(tokens, output_attentions=True)
     with pytest.raises(ConfigError, match="the tokenizer knows 320 tokens"):

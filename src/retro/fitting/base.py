@@ -18,7 +18,7 @@ Head = Callable[[Tensor], Tensor]
 """From the last states to logits."""
 
 
-def open_base(name: str) -> tuple[nn.Module, Path]:
+def open_base(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Path]:
     """A causal LM by its name in the catalogue, its folder, or its id on the hub, and where its files are.
 
     Code that a repository brings along is never run.
@@ -49,7 +49,7 @@ def open_base(name: str) -> tuple[nn.Module, Path]:
         )
     try:
         model: nn.Module = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+            folder, dtype=dtype, trust_remote_code=False, use_safetensors=True
         )
     except (ValueError, OSError, KeyError) as error:
         raise DataError(
@@ -163,10 +163,16 @@ def positions_are_relative(model: nn.Module) -> bool:
 def describe_base(model: nn.Module, base_id: str) -> dict[str, Any]:
     """Which model it is, for the record of a run."""
     loose: Any = model
+    if any(type(module).__module__.partition(".")[0] == "peft" for module in model.modules()):
+        raise ConfigError(
+            "the base has adapters (PEFT), which its folder does not hold; expected a base that can be "
+            "opened again; call merge_and_unload() and save it before it is fitted"
+        )
     text = loose.config.get_text_config()
     return {
         "id": base_id,
         "checksum": weights_checksum(model),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "type": loose.config.model_type,
         "num_layers": text.num_hidden_layers,
         "d_model": getattr(text, "hidden_size", None),

@@ -1,6 +1,7 @@
 """The registered config and model classes: our runs behind transformers' interface."""
 
 import copy
+import inspect
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -41,6 +42,7 @@ IGNORED = (
     *("state_dict", "_commit_hash", "tp_plan"),
 )
 """What transformers hands on to `from_pretrained` and a run's folder has no use for."""
+OUTPUTS = ("output_attentions", "output_hidden_states")
 
 
 class RetroHubConfig(PretrainedConfig):  # type: ignore[misc]
@@ -171,44 +173,26 @@ class RetroForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
 
         They are those of complete chunks, counted from each sequence's own first token.
         """
-        refused = [
-            name
-            for name in ("inputs_embeds", "output_attentions", "output_hidden_states")
-            if options.get(name)
-        ]
-        if refused or input_ids is None:
-            raise ConfigError(
-                f"{refused[0] if refused else 'no input_ids'} was given; expected input_ids alone, as "
-                "neighbours are searched by tokens, and nothing but logits is given back; ask the base itself"
-            )
-        if past_key_values is not None and not isinstance(past_key_values, RetroCache):
-            raise ConfigError(
-                f"the cache is a {type(past_key_values).__name__}; expected a RetroCache, which keeps the "
-                "neighbours too; leave past_key_values and cache_implementation out"
-            )
-        cache = past_key_values
-        if cache is None and use_cache:
-            cache = RetroCache(self.model, self.search)
-        has_past = cache is not None and bool(cache.rows)
-        if has_past or (cache is not None and isinstance(logits_to_keep, int) and logits_to_keep == 1):
-            if neighbours is not None:
-                raise ConfigError(
-                    "neighbours were given to a model that generates; expected a retriever, which finds "
-                    "those of new chunks as well; set model.retriever"
-                )
-            assert cache is not None
-            logits = self._grow(cache, input_ids, attention_mask)
+        tokens = _expect_tokens(input_ids, options)
+        cache = self._expect_cache(past_key_values, use_cache, neighbours)
+        if cache is not None and (cache.rows or (isinstance(logits_to_keep, int) and logits_to_keep == 1)):
+            logits = _kept(self._grow(cache, tokens, attention_mask), logits_to_keep)
         else:
-            logits = self._read(input_ids, attention_mask, position_ids, neighbours, neighbour_mask)
+            if neighbours is None:
+                neighbours, neighbour_mask = self._find(tokens, attention_mask)
+            if neighbours is None and isinstance(self.model, FittedModel):
+                logits = _ask_base(self.model, tokens, attention_mask, position_ids, logits_to_keep)
+            else:
+                whole = self._read(tokens, attention_mask, neighbours, neighbour_mask)
+                logits = _kept(whole, logits_to_keep)
             if cache is not None:
-                cache.fill(_rows(input_ids, attention_mask), input_ids.shape[1])
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+                cache.fill(_rows(tokens, attention_mask), tokens.shape[1])
         loss = None
         if labels is not None:
             loss = self.loss_function(
                 logits=logits, labels=labels, vocab_size=self.config.vocab_size, **options
             )
-        return CausalLMOutputWithPast(loss=loss, logits=logits[:, kept], past_key_values=cache)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
 
     def generate(self, *inputs: Any, **options: Any) -> Any:
         """As transformers' own, with neighbours searched as chunks are completed."""
@@ -224,6 +208,30 @@ class RetroForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
             options["past_key_values"] = RetroCache(self.model, self.search)
         return super().generate(*inputs, **options)
 
+    def _expect_cache(
+        self, given: Any, use_cache: bool | None, neighbours: Tensor | None
+    ) -> RetroCache | None:
+        """The cache to use, or None; other kinds would lose the neighbours."""
+        if given is not None and not isinstance(given, RetroCache):
+            raise ConfigError(
+                f"the cache is a {type(given).__name__}; expected a RetroCache, which keeps the "
+                "neighbours too; leave past_key_values and cache_implementation out"
+            )
+        if neighbours is not None and (given is not None or use_cache):
+            raise ConfigError(
+                "neighbours were given to a model that generates; expected a retriever, which finds "
+                "those of new chunks as well; set model.retriever"
+            )
+        return RetroCache(self.model, self.search) if given is None and use_cache else given
+
+    def _find(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        """What the retriever finds for all complete chunks."""
+        if self.search is None:
+            return None, None
+        cache = RetroCache(self.model, self.search)
+        cache.fill(_rows(tokens, mask), tokens.shape[1])
+        return cache.stacked()
+
     def _grow(
         self, cache: RetroCache, tokens: Int[Tensor, "batch seq"], mask: Tensor | None
     ) -> Float[Tensor, "batch new vocab"]:
@@ -238,29 +246,16 @@ class RetroForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
         self,
         tokens: Int[Tensor, "batch seq"],
         mask: Tensor | None,
-        positions: Tensor | None,
         neighbours: Tensor | None,
         neighbour_mask: Tensor | None,
     ) -> Float[Tensor, "batch seq vocab"]:
         """Logits of whole sequences; at padding they mean nothing."""
-        rows = _rows(tokens, mask)
-        if neighbours is None and self.search is not None:
-            cache = RetroCache(self.model, self.search)
-            cache.fill(rows, tokens.shape[1])
-            neighbours, neighbour_mask = cache.stacked()
-        if neighbours is None and isinstance(self.model, FittedModel):
-            # The base itself, told what we were told: the same numbers to the bit.
-            told = {"attention_mask": mask}
-            if self.model.takes_positions:
-                told["position_ids"] = positions
-            logits: Tensor = self.model.base(input_ids=tokens, use_cache=False, **told).logits
-            return logits
         loose: Any = self.model
         if mask is None or bool(mask.all()):
             return cast(Tensor, loose(tokens, neighbours, neighbour_mask))
         # Each sequence is moved to the front, where its chunks begin, and its logits back to their places.
-        longest = max(map(len, rows))
-        moved = tokens.new_full((len(rows), longest), self.model.facts.pad_id)
+        rows = _rows(tokens, mask)
+        moved = tokens.new_full((len(rows), max(map(len, rows))), self.model.facts.pad_id)
         for number, row in enumerate(rows):
             moved[number, : len(row)] = tokens.new_tensor(row)
         found: Tensor = loose(moved, neighbours, neighbour_mask)
@@ -287,6 +282,35 @@ def register() -> None:
     for name, kind in CLASSES.items():
         AutoConfig.register(name, kind.config_class, exist_ok=True)
         AutoModelForCausalLM.register(kind.config_class, kind, exist_ok=True)
+
+
+def _expect_tokens(tokens: Tensor | None, options: dict[str, Any]) -> Tensor:
+    """Refuse what only a base could answer."""
+    refused = [name for name in ("inputs_embeds", *OUTPUTS) if options.get(name) is not None]
+    if tokens is None or any(options[name] is not False for name in refused):
+        raise ConfigError(
+            f"{refused[0] if refused else 'no input_ids'} was given; expected input_ids alone, as "
+            "neighbours are searched by tokens, and nothing but logits is given back; ask the base itself"
+        )
+    return tokens
+
+
+def _ask_base(
+    model: FittedModel, tokens: Tensor, mask: Tensor | None, positions: Tensor | None, keep: int | Tensor
+) -> Tensor:
+    """The base itself, told what we were told: the same numbers to the bit."""
+    base: Any = model.base
+    told = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions, "logits_to_keep": keep}
+    known = {
+        name: value for name, value in told.items() if name in inspect.signature(base.forward).parameters
+    }
+    logits: Tensor = base(**known, use_cache=False).logits
+    return logits if "logits_to_keep" in known else _kept(logits, keep)
+
+
+def _kept(logits: Float[Tensor, "batch seq vocab"], keep: int | Tensor) -> Float[Tensor, "batch kept vocab"]:
+    """The last positions, all for 0, or those that are named."""
+    return logits[:, slice(-keep, None) if isinstance(keep, int) else keep]
 
 
 def _rows(tokens: Int[Tensor, "batch seq"], mask: Tensor | None) -> list[list[int]]:
