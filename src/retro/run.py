@@ -182,6 +182,10 @@ class Run:
         return Tokenizer.open(self._tokenizer_path)
 
     @property
+    def carries_tokenizer(self) -> bool:
+        return self._tokenizer_path is not None
+
+    @property
     def trained_on(self) -> dict[str, str]:
         """Fingerprints of the data, if they were recorded."""
         # Older records lack it, but the stage's manifest has it.

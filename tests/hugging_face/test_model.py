@@ -1,5 +1,6 @@
 """Runs behind transformers' interface: opened by the Auto classes, and generated from by `generate`."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ from retro.generation.request import Choice, Prompt
 from retro.generation.sampler import Sampler
 from retro.generation.sequence import Growing, Sample
 from retro.hugging_face import RetroCache, RetroFittedForCausalLM, RetroForCausalLM
-from retro.retrieval.retriever import Retriever
+from retro.retrieval.retriever import Passages, Retriever
 from retro.workspace import Workspace
 from tests.generation.test_sampler import random_model
 from tests.hugging_face.parts import M, padded, until_end
@@ -87,6 +88,10 @@ def test_without_a_retriever_it_is_the_base_to_the_bit(
     fitted: Path, base_folder: Path, retriever: Retriever, texts: list[str], uses_cache: bool
 ) -> None:
     model, base = opened(fitted), AutoModelForCausalLM.from_pretrained(base_folder)
+    if not uses_cache:
+        # Without a cache only the last states are multiplied by the output matrix, and torch does that in
+        # another order for a matrix that is frozen, as a fitted base's is (`should_fold` in its matmul).
+        base.requires_grad_(False)
     prompts = prompts_of(retriever, texts)
     for batch in (prompts, prompts[1:2]):
         inputs = padded(batch, base.config.eos_token_id)
@@ -278,8 +283,8 @@ def test_what_cannot_work_is_refused_in_one_line(
         model(tokens, neighbours=torch.zeros(1, 2, 1, 2 * M).long(), use_cache=True)
     with pytest.raises(ConfigError, match="output_attentions was given"):
         model(tokens, output_attentions=True)
-    with pytest.raises(ConfigError, match="the tokenizer knows 320 tokens"):
-        model.retriever = Retriever(workspace.datastore())
+    with pytest.raises(ConfigError, match="chunks have 4 tokens; expected the model's 8"):
+        model.retriever = Passages(["a passage"], retriever.tokenizer, 4)
     with pytest.raises(ConfigError, match="a baseline was given a retriever"):
         RetroForCausalLM.of(random_model(bert, baseline=True), retriever)
     with pytest.raises(ConfigError, match="device_map is 'auto'; expected one device"):
@@ -291,6 +296,18 @@ def test_what_cannot_work_is_refused_in_one_line(
         AutoModelForCausalLM.from_pretrained(base_folder)(tokens, past_key_values=cache)
     with pytest.raises(retro.RetroError, match="is a model of retro"):
         retro.fitting.base.open_base(str(fitted))
+
+
+def test_a_datastore_of_another_tokenizer_is_refused(
+    fitted: Path, base_work: Workspace, workspace: Workspace, retriever: Retriever, tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    shutil.copytree(fitted, folder)
+    shutil.copytree(base_work.tokenizer_path, folder / "tokenizer")
+    model = opened(folder, retriever)
+    with pytest.raises(retro.RetroError, match="the datastore was made with tokenizer"):
+        model.retriever = Retriever(workspace.datastore())
+    assert model.retriever is retriever
 
 
 @pytest.mark.parametrize("first", ["retro", "transformers"])

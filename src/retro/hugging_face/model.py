@@ -79,6 +79,8 @@ class RetroForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
         self.model = model
         self.retrieval = Retrieval()
         """How neighbours are searched: how many, for every which chunk, from which sources."""
+        self.run: Run | None = None
+        """Where it was opened from, whose tokenizer a datastore must have."""
         self._retriever: Searcher | None = None
         if isinstance(model, FittedModel):
             # With the base's own defaults, so that both generate alike.
@@ -119,7 +121,9 @@ class RetroForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
                 'give it "cpu" or "cuda"'
             )
         folder = catalogue.folder_of_base(name)
-        made = RetroForCausalLM.of(Run(folder).load())
+        run = Run(folder)
+        made = RetroForCausalLM.of(run.load())
+        made.run = run
         made.name_or_path = made.config._name_or_path = name
         if (folder / "generation_config.json").exists():
             made.generation_config = GenerationConfig.from_pretrained(folder)
@@ -146,7 +150,9 @@ class RetroForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
         if retriever is not None:
             if not self.model.facts.retrieves:
                 raise ConfigError("a baseline was given a retriever; expected a model that reads neighbours")
-            Sampler(self.model, retriever)  # refuses other chunks and other tokens
+            Sampler(self.model, retriever)  # refuses other chunks, and more tokens than the model knows
+            if self.run is not None and self.run.carries_tokenizer:
+                self.run.expect_same_tokenizer(retriever.tokenizer.fingerprint, "the datastore")
         self._retriever = retriever
 
     @property
