@@ -47,10 +47,10 @@ def read(
     kv_heads = memory.keys.shape[2]
     # Several heads share keys; their queries stand one below the other.
     grouped = rearrange(query, "batch (kv group) row m d -> batch row kv (group m) d", kv=kv_heads)
-    logits = grouped @ memory.keys.transpose(-1, -2) * scaling
+    logits = _precise(grouped @ memory.keys.transpose(-1, -2) * scaling)
     logits = logits.masked_fill(~memory.is_token[:, :, None, None], NONE)
     total = logits.logsumexp(-1, keepdim=True)
-    found = (logits - total).exp() @ memory.values
+    found = (logits - total).exp().to(memory.values.dtype) @ memory.values
     shape = {"kv": kv_heads, "m": query.shape[3]}
     return (
         rearrange(found, "batch row kv (group m) d -> batch (kv group) row m d", m=shape["m"]),
@@ -67,7 +67,7 @@ def own_total(
     """The logarithm of the sum of exponentials of the base's own self-attention."""
     group = query.shape[1] // key.shape[1]
     grouped = rearrange(query, "batch (kv group) seq d -> batch kv (group seq) d", group=group)
-    logits = grouped @ key.transpose(-1, -2) * scaling
+    logits = _precise(grouped @ key.transpose(-1, -2) * scaling)
     logits = rearrange(logits, "batch kv (group seq) past -> batch (kv group) seq past", group=group)
     length, past = logits.shape[-2:]
     if mask is None:
@@ -80,6 +80,11 @@ def own_total(
     else:
         logits = logits + mask[..., :past]
     return logits.logsumexp(-1)
+
+
+def _precise(logits: Tensor) -> Tensor:
+    """At least float32: in half precision a sum of exponentials is wrong by a tenth."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
 def share(

@@ -177,7 +177,19 @@ class FittedModel(TrainableModel):
     # The base is no submodule, so what is done to all modules is done to it here.
     def _apply(self, fn: Any, recurse: bool = True) -> "FittedModel":
         super()._apply(fn, recurse)
+        # What a base computes for itself, such as frequencies of rotations, keeps its precision, as it does
+        # in a base that is opened in half precision.
+        kept = [
+            (module, name, buffer)
+            for module in self.base.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None and name in module._non_persistent_buffers_set
+        ]
         self.base._apply(fn, recurse)
+        for module, name, buffer in kept:
+            moved = module._buffers[name]
+            if moved is not None and moved.dtype != buffer.dtype:
+                module._buffers[name] = buffer.to(moved.device)
         return self
 
     def train(self, mode: bool = True) -> "FittedModel":
