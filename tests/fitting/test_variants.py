@@ -115,7 +115,8 @@ def test_half_precision_loses_no_more_with_neighbours_than_without(reading: str,
     assert error(tokens, neighbours, mask) < 2 * error(tokens) < 0.2
 
 
-def test_it_can_be_compiled(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_it_can_be_compiled() -> None:
     # In a process of its own, as the checks of shapes, which only tests have, cannot be traced. And without a
     # code generator: what may go wrong is the tracing through hooks.
     code = """

@@ -7,7 +7,7 @@ its gate (`model/pointer.py`). Only that is trained and saved; the base is named
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +114,9 @@ class FittedModel(TrainableModel):
         crossed = tuple(layer - 1 for layer in self.config.layers) if self.cross else ()
         watched = (self.config.pointer_layer - 1,) if self.config.pointer else ()
         self.joints = Joints(base, places, watched, crossed)
+        # A compiler would keep what the hooks found the first time; what it compiles is the rest.
+        self.run: Callable[..., Any] = torch.compiler.disable(self._run)
+        """A forward pass of the base up to its last states, with a reading or None."""
         if self.bias is not None:
             put_beside(base)
         if self.pointer is not None:
@@ -252,8 +255,7 @@ class FittedModel(TrainableModel):
             return {"input_ids": tokens}
         return {"input_ids": tokens.masked_fill(~is_token, 0), "attention_mask": is_token.long()}
 
-    def run(self, reading: Reading | None, **inputs: Any) -> Any:
-        """A forward pass of the base up to its last states."""
+    def _run(self, reading: Reading | None, **inputs: Any) -> Any:
         decoder: Any = cast(Any, self.base).get_decoder()
         with active(reading):
             return decoder(**inputs)
