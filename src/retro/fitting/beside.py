@@ -83,7 +83,7 @@ def own_total(
 
 
 def _precise(logits: Tensor) -> Tensor:
-    """At least float32: in half precision a sum of exponentials is wrong by a tenth."""
+    """At least float32: sums of exponentials that are rounded to half precision double the error or more."""
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
