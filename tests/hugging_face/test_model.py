@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -225,14 +226,34 @@ def test_tokens_that_were_guessed_change_nothing(
 
 
 def test_the_pipeline_writes_what_the_sampler_writes(
-    fitted: Path, base_folder: Path, retriever: Retriever, texts: list[str]
+    fitted: Path, base_work: Workspace, retriever: Retriever, texts: list[str]
 ) -> None:
-    model, tokenizer = opened(fitted, retriever), AutoTokenizer.from_pretrained(base_folder)
+    # A run carries a copy of this tokenizer.
+    tokenizer = AutoTokenizer.from_pretrained(base_work.tokenizer_path)
+    model = opened(fitted, retriever)
     write = pipeline("text-generation", model=model, tokenizer=tokenizer)
     sample = Sampler(model.model, retriever).generate(texts[1][:60], max_tokens=20, choice=GREEDY)
     (found,) = write(texts[1][:60], max_new_tokens=20, do_sample=False, return_full_text=False)
     assert found["generated_text"] == sample.text
     assert any(sample.neighbours)
+
+
+def test_two_threads_with_other_retrievers_do_not_meet(
+    fitted: Path, retriever: Retriever, texts: list[str]
+) -> None:
+    shared = retro.load(fitted).double()
+    passages = Passages([texts[3][:40], texts[5][:40]], retriever.tokenizer, M)
+    models = [RetroForCausalLM.of(shared, searcher) for searcher in (retriever, passages, None)]
+    tokens = torch.tensor([retriever.tokenizer.encode(texts[0])[:18]])
+
+    def write(model: Any) -> list[list[int]]:
+        found: list[list[int]] = model.generate(tokens, max_new_tokens=20, do_sample=False).tolist()
+        return found
+
+    expected = [write(model) for model in models]
+    assert len({str(rows) for rows in expected}) == 3
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(write, models * 3)) == expected * 3
 
 
 def test_the_loss_is_the_models_own(fitted: Path, retriever: Retriever, texts: list[str]) -> None:
