@@ -1,0 +1,152 @@
+"""Neighbours in the prompt: what a user would do with any model, as In-Context RALM does it.
+
+Before every chunk the context is read again, with the neighbours of the chunk before in front of it, the
+nearest one last. RETRO's own timing is kept: the neighbours of a chunk are there for the token after its last
+one. It needs no training, and reads a token as many times as there are chunks behind it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from retro.errors import ConfigError
+from retro.model.protocol import Decoding, LanguageModel, ModelFacts, Scored
+
+TOKENS_AT_ONCE = 1 << 12
+"""Tokens of the prompts that are read together."""
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """A sequence from its beginning to the end of one chunk, with neighbours in front of it."""
+
+    row: int
+    first: int
+    """The first position that this prompt predicts from, in the sequence."""
+    stop: int
+    before: list[int]
+    """The neighbours' tokens."""
+
+
+class InContext:
+    """A model without retrieval that has neighbours in its prompt: a language model with retrieval."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
+
+    @property
+    def facts(self) -> ModelFacts:
+        return replace(self.model.facts, retrieves=True)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None = None,
+        neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
+    ) -> Float[Tensor, "batch seq vocab"]:
+        if neighbours is None:
+            return self.model(tokens)
+        parts = []
+        for prompts in self._batches(tokens, neighbours, neighbour_mask):
+            logits = self.model(self._inputs(prompts, tokens))
+            parts += [(prompt, logits[i, self._places(prompt)]) for i, prompt in enumerate(prompts)]
+        result = parts[0][1].new_zeros(*tokens.shape, parts[0][1].shape[-1])
+        for prompt, found in parts:
+            result[prompt.row, prompt.first : prompt.stop] = found
+        return result
+
+    def score(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        targets: Int[Tensor, "batch seq"],
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None = None,
+        neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> Scored:
+        if neighbours is None:
+            return self.model.score(tokens, targets, greedy=greedy)
+        log_probs = torch.zeros(tokens.shape, device=tokens.device)
+        best = torch.ones_like(tokens, dtype=torch.bool) if greedy else None
+        wanted = targets != self.facts.pad_id
+        for prompts in self._batches(tokens, neighbours, neighbour_mask, wanted):
+            inputs = self._inputs(prompts, tokens)
+            asked = torch.full_like(inputs, self.facts.pad_id)
+            for i, prompt in enumerate(prompts):
+                asked[i, self._places(prompt)] = targets[prompt.row, prompt.first : prompt.stop]
+            scored = self.model.score(inputs, asked, greedy=greedy)
+            for i, prompt in enumerate(prompts):
+                place = (prompt.row, slice(prompt.first, prompt.stop))
+                log_probs[place] = scored.log_probs[i, self._places(prompt)].to(log_probs.dtype)
+                if best is not None and scored.greedy is not None:
+                    best[place] = scored.greedy[i, self._places(prompt)]
+        return Scored(log_probs, best)
+
+    def begin(self, window: int = 0) -> Decoding:
+        raise ConfigError(
+            "neighbours in the prompt are read again at every chunk, and are not sampled token by token; "
+            "expected a model that reads them beside the text"
+        )
+
+    def _batches(
+        self, tokens: Tensor, neighbours: Tensor, mask: Tensor | None, wanted: Tensor | None = None
+    ) -> Iterator[list[_Prompt]]:
+        """Prompts of similar length together; those that predict nothing that is wanted are left out."""
+        self.facts.expect_neighbours(tokens, neighbours)
+        found = [
+            prompt
+            for prompt in self._prompts(tokens, neighbours, mask)
+            if wanted is None or bool(wanted[prompt.row, prompt.first : prompt.stop].any())
+        ]
+        batch: list[_Prompt] = []
+        for prompt in sorted(found, key=lambda prompt: -self._length(prompt)):
+            if batch and (len(batch) + 1) * self._length(batch[0]) > TOKENS_AT_ONCE:
+                yield batch
+                batch = []
+            batch.append(prompt)
+        if batch:
+            yield batch
+
+    def _prompts(self, tokens: Tensor, neighbours: Tensor, mask: Tensor | None) -> Iterator[_Prompt]:
+        m, length = self.facts.chunk_len, tokens.shape[1]
+        for row in range(len(tokens)):
+            # The first m − 1 positions have no neighbours; those of chunk u serve from its last position on.
+            yield _Prompt(row, 0, min(m - 1, length), [])
+            for chunk in range(neighbours.shape[1]):
+                first = (chunk + 1) * m - 1
+                real = neighbours[row, chunk] if mask is None else neighbours[row, chunk][mask[row, chunk]]
+                before = [token for found in real.flip(0).tolist() for token in self._without_padding(found)]
+                yield _Prompt(row, first, min(first + m, length), before)
+
+    def _without_padding(self, tokens: Sequence[int]) -> list[int]:
+        return [token for token in tokens if token != self.facts.pad_id]
+
+    def _kept(self, prompt: _Prompt) -> int:
+        """The first token of the sequence that still fits behind the neighbours."""
+        longest = self.facts.max_context
+        if longest is None:
+            return 0
+        return max(0, len(prompt.before) + prompt.stop - longest)
+
+    def _length(self, prompt: _Prompt) -> int:
+        return len(prompt.before) + prompt.stop - self._kept(prompt)
+
+    def _places(self, prompt: _Prompt) -> slice:
+        """Where the predicting positions stand in the prompt."""
+        shift = len(prompt.before) - self._kept(prompt)
+        return slice(prompt.first + shift, prompt.stop + shift)
+
+    def _inputs(self, prompts: list[_Prompt], tokens: Tensor) -> Int[Tensor, "prompt length"]:
+        longest = self._length(prompts[0])
+        inputs = torch.full((len(prompts), longest), self.facts.pad_id, device=tokens.device)
+        for i, prompt in enumerate(prompts):
+            text = [*prompt.before, *tokens[prompt.row, self._kept(prompt) : prompt.stop].tolist()]
+            inputs[i, : len(text)] = torch.tensor(text, device=tokens.device)
+        return inputs
