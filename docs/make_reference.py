@@ -32,6 +32,7 @@ CONFIGS = (
     "EvaluationConfig",
     "KnnConfig",
     "FineTuningConfig",
+    "FitConfig",
 )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 
 import retro
 from retro.config import ModelConfig
@@ -79,6 +80,31 @@ def test_the_card_tells_a_person_what_it_is(folder: Path) -> None:
     assert "## Scores" not in card
     write_card(folder, {"test, retrieval off": "1.677 (1.574 – 1.786)"})
     assert "| test, retrieval off | 1.677 (1.574 – 1.786) |" in (folder / "README.md").read_text()
+
+
+def test_the_hub_can_read_the_card(folder: Path) -> None:
+    read = ModelCard((folder / "README.md").read_text()).data
+    assert (read.library_name, read.pipeline_tag, read.base_model) == ("retro", "text-generation", None)
+    assert read.tags == ["retro", "retrieval"]
+    assert read.to_dict()["sources"] == ["letters"]
+    record = json.loads((folder / "run.json").read_text())
+    fitted = {
+        "fit": {"reading": "attention", "layers": [1], "pointer": False, "pointer_layer": 1, "chunk_len": 8},
+        "base": {"id": "smollm2"},
+    }
+    data = {name: {"documents": 1, "tokens": 1, "bytes": 1} for name in ('my: "own"', "wikimedia/wikipedia")}
+    (folder / "run.json").write_text(json.dumps({**record, "model": fitted, "data": data}))
+    write_card(folder)
+    read = ModelCard((folder / "README.md").read_text()).data
+    assert (read.base_model, read.base_model_relation, read.license) == ("smollm2", "adapter", "apache-2.0")
+    assert (read.datasets, read.to_dict()["sources"]) == (["wikimedia/wikipedia"], ['my: "own"'])
+    assert read.tags == ["retro", "retrieval", "retrofit"]
+    # Where a folder lies is nobody's business.
+    fitted["base"]["id"] = "/home/me/base"
+    (folder / "run.json").write_text(json.dumps({**record, "model": fitted, "data": data}))
+    write_card(folder)
+    read = ModelCard((folder / "README.md").read_text()).data
+    assert (read.base_model, read.license) == (None, None)
 
 
 def test_a_folder_from_before_there_was_a_record_is_read(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ The names below are the stable surface; they load when first used, so that `impo
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from retro.auto_classes import register_with_transformers
+
 if TYPE_CHECKING:
     from retro import recipes as recipes
     from retro.config import CorpusConfig as CorpusConfig
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from retro.config import EncoderConfig as EncoderConfig
     from retro.config import EvaluationConfig as EvaluationConfig
     from retro.config import FineTuningConfig as FineTuningConfig
+    from retro.config import FitConfig as FitConfig
     from retro.config import KnnConfig as KnnConfig
     from retro.config import ModelConfig as ModelConfig
     from retro.config import RetrievalConfig as RetrievalConfig
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from retro.config import TrainingConfig as TrainingConfig
     from retro.corpus.tokenizers.tokenizer import Tokenizer as Tokenizer
     from retro.errors import RetroError as RetroError
+    from retro.fitting.fitted import FittedModel as FittedModel
     from retro.fitting.passport import fit as fit
     from retro.generation.request import Choice as Choice
     from retro.generation.request import Prompt as Prompt
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from retro.generation.request import Retrieval as Retrieval
     from retro.generation.sampler import Sampler as Sampler
     from retro.generation.sequence import Sample as Sample
+    from retro.hugging_face import RetroForCausalLM as RetroForCausalLM
     from retro.model.protocol import LanguageModel as LanguageModel
     from retro.model.retro import Retro as Retro
     from retro.retrieval.datastore import Datastore as Datastore
@@ -47,6 +52,8 @@ _PLACES = {
     # Models and runs
     "Retro": "retro.model.retro",
     "LanguageModel": "retro.model.protocol",
+    "FittedModel": "retro.fitting.fitted",
+    "RetroForCausalLM": "retro.hugging_face",
     "Run": "retro.run",
     "load": "retro.run",
     "fit": "retro.fitting.passport",
@@ -79,11 +86,15 @@ _PLACES = {
     "EvaluationConfig": _CONFIG,
     "KnnConfig": _CONFIG,
     "FineTuningConfig": _CONFIG,
+    "FitConfig": _CONFIG,
     "RetroError": "retro.errors",
 }
 """Where each name is loaded from; the imports above tell type checkers the same."""
 
 __all__ = [*_PLACES, "recipes"]
+
+
+register_with_transformers()
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,8 @@ tokenizer, and a card for people. It can be moved, shared, and sampled or scored
 datastore of the same tokenizer.
 """
 
+import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,9 +14,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 import retro
+from retro import catalogue
+from retro.catalogue import hub
 from retro.config import ModelConfig
 from retro.config.as_json import from_dict
 from retro.config.fit import FitConfig
@@ -29,6 +34,9 @@ from retro.stages.files import DAMAGED, atomic_write, file_checksum, read_object
 from retro.stages.stage import CARD, MANIFEST
 
 TOKENIZER = "tokenizer"
+DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
+SPDX = re.compile(r"[A-Za-z0-9.+-]+")
+"""A licence by its short name alone, as the hub knows it."""
 USE_RETRO = """\
 ## Use
 
@@ -46,6 +54,16 @@ print(retro.Sampler(model, retriever).generate("The first words").text)
 ```
 
 A datastore fits if it was built with this run's tokenizer, which is in `tokenizer/`.
+
+With transformers:
+
+```python
+import retro
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("NAME")
+model.retriever = retro.Retriever(retro.Datastore.open("DATASTORE"))  # then model.generate(…), pipeline(…)
+```
 """
 USE_BASELINE = """\
 ## Use
@@ -111,12 +129,14 @@ def _load_fitted(folder: Path, record: dict[str, Any]) -> TrainableModel:
         base_id = str(settings["base"]["id"])
         config = from_dict(FitConfig, settings["fit"], str(folder / RECORD))
         pad_id, end_id = settings["pad_id"], settings["end_id"]
+        # Records older than this field are of bases in float32.
+        dtype = DTYPES[settings["base"].get("dtype", "float32")]
     except DAMAGED as error:
         raise ArtifactError(
             f"{folder / RECORD} is damaged ({error}); expected a base and what was fitted; "
             "restore it, or fit again"
         ) from None
-    base, _ = open_base(base_id)
+    base, _ = open_base(base_id, dtype)
     expect_base(base, settings["base"], str(folder))
     model = FittedModel(base, config, pad_id, end_id, base_id)
     restore(model, folder)
@@ -160,6 +180,10 @@ class Run:
                 "open it in the workspace that it was trained in, or train it again"
             )
         return Tokenizer.open(self._tokenizer_path)
+
+    @property
+    def carries_tokenizer(self) -> bool:
+        return self._tokenizer_path is not None
 
     @property
     def trained_on(self) -> dict[str, str]:
@@ -240,7 +264,7 @@ def _card(name: str, record: dict[str, Any], scores: dict[str, str]) -> str:
     # From the record alone, so that a card is written without loading the model.
     # A fitted base retrieves always, and a model of our own if it has a config for it.
     retrieves = "base" in record["model"] or bool(record["model"].get("retrieval"))
-    parts = [f"# {name}\n", _what_it_is(record, retrieves)]
+    parts = [_front_matter(record, retrieves), f"# {name}\n", _what_it_is(record, retrieves)]
     if record.get("data"):
         rows = [
             f"| {source} | {size['documents']:,} | {size['tokens']:,} | {size['bytes']:,} |"
@@ -253,6 +277,27 @@ def _card(name: str, record: dict[str, Any], scores: dict[str, str]) -> str:
         parts.append("## Scores\n\n| | bits per byte |\n|---|---|\n" + "\n".join(rows) + "\n")
     parts.append(USE_RETRO.replace("NAME", name) if retrieves else USE_BASELINE.replace("NAME", name))
     return "\n".join(parts)
+
+
+def _front_matter(record: dict[str, Any], retrieves: bool) -> str:
+    """What the hub reads of a card: what the model is based on, under which licence, made of which data."""
+    facts: dict[str, Any] = {"library_name": "retro", "pipeline_tag": "text-generation"}
+    base = str(record["model"]["base"].get("id")) if "base" in record["model"] else ""
+    entry = catalogue.ENTRIES.get(base)
+    if entry is not None and SPDX.fullmatch(entry.licence):
+        facts["license"] = entry.licence.lower()
+    # A folder on somebody's disk means nothing to others.
+    if entry is not None or hub.is_id(base):
+        facts["base_model"] = base
+        facts["base_model_relation"] = "adapter"
+    sources = [str(source) for source in record.get("data") or {}]
+    facts["tags"] = ["retro", *(["retrieval"] if retrieves else []), *(["retrofit"] if base else [])]
+    # Only what has an owner is a dataset of the hub.
+    facts["datasets"] = [source for source in sources if "/" in source and hub.is_id(source)]
+    facts["sources"] = [source for source in sources if source not in facts["datasets"]]
+    # JSON is YAML, and quotes whatever a name holds.
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in facts.items() if value]
+    return "\n".join(["---", *lines, "---", ""])
 
 
 def _what_it_is(record: dict[str, Any], retrieves: bool) -> str:

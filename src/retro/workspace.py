@@ -17,7 +17,7 @@ from retro.errors import ArtifactError, ConfigError
 from retro.generation.sampler import Sampler
 from retro.machine import best_device
 from retro.model.protocol import TrainableModel
-from retro.model.weights import OLD_CONFIG, RECORD, WEIGHTS
+from retro.model.weights import HUB_CONFIG, RECORD, WEIGHTS
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.ledger import FILE as LEDGER
 from retro.retrieval.neighbours import Neighbours
@@ -307,7 +307,7 @@ def _same(path: Path, *others: Path) -> bool:
 
 def is_run(path: Path) -> bool:
     """Whether a folder holds a model, even one older than the record."""
-    return (path / RECORD).exists() or ((path / OLD_CONFIG).exists() and (path / WEIGHTS).exists())
+    return (path / RECORD).exists() or ((path / HUB_CONFIG).exists() and (path / WEIGHTS).exists())
 
 
 def is_plain_name(name: str) -> bool:

@@ -196,7 +196,7 @@ def grow(
     return logits
 
 
-@pytest.mark.parametrize("reading", ["attention", "none"])
+@pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("starts", [[3, 3], [13, 20], [16, 5], [24, 8]])
 @torch.no_grad()
 def test_token_by_token_is_the_whole(reading: str, starts: list[int]) -> None:
@@ -210,9 +210,27 @@ def test_token_by_token_is_the_whole(reading: str, starts: list[int]) -> None:
             torch.testing.assert_close(logits[row].log_softmax(-1), expected, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("reading", READINGS)
 @torch.no_grad()
-def test_sequences_that_are_selected_go_on() -> None:
-    model = fitted_with("attention")
+def test_a_chunk_without_neighbours_reads_none_token_by_token(reading: str) -> None:
+    model = fitted_with(reading)
+    tokens = text(1, 4 * M)
+    neighbours, _ = neighbours_of(tokens)
+    mask = torch.tensor([[[True, True], [False, False], [True, False], [True, True]]])
+    whole = model(tokens, neighbours, mask).log_softmax(-1)
+    decoding = model.begin()
+    decoding.prefill([tokens[0, : M + 2].tolist()], neighbours[:, :1])
+    for place in range(M + 2, 4 * M):
+        chunk = place // M
+        given = (neighbours[:, chunk], mask[:, chunk]) if decoding.completing and chunk != 1 else ()
+        logits = decoding.step([int(tokens[0, place])], *given)
+        torch.testing.assert_close(logits.log_softmax(-1), whole[:, place], rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@torch.no_grad()
+def test_sequences_that_are_selected_go_on(reading: str) -> None:
+    model = fitted_with(reading)
     tokens = text(2, 40)
     neighbours, _ = neighbours_of(tokens)
     decoding = model.begin()

@@ -1,6 +1,7 @@
 """Every knob of a run: frozen, keyword-only dataclasses that check themselves. Standard library only."""
 
 from retro.config.data import CorpusConfig, DatastoreConfig
+from retro.config.fit import FitConfig
 from retro.config.model import EncoderConfig, ModelConfig, RetrievalConfig, cross_attention_places
 from retro.config.run import EvaluationConfig, FineTuningConfig, KnnConfig, RunConfig, TrainingConfig
 
@@ -10,6 +11,7 @@ __all__ = [
     "EncoderConfig",
     "EvaluationConfig",
     "FineTuningConfig",
+    "FitConfig",
     "KnnConfig",
     "ModelConfig",
     "RetrievalConfig",

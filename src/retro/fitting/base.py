@@ -19,7 +19,7 @@ Head = Callable[[Tensor], Tensor]
 """From the last states to logits."""
 
 
-def open_base(name: str) -> tuple[nn.Module, Path]:
+def open_base(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Path]:
     """A causal LM by its name in the catalogue, its folder, or its id on the hub, and where its files are.
 
     Code that a repository brings along is never run.
@@ -34,6 +34,11 @@ def open_base(name: str) -> tuple[nn.Module, Path]:
             f"{name} cannot be opened ({_first_line(error)}); expected a causal LM that transformers knows "
             "without code of its own; fit another model"
         ) from None
+    if config.model_type == "retro" or config.model_type.startswith("retro-"):
+        raise DataError(
+            f"{name} is a model of retro, which has retrieval or can be given it by retro fit --baseline; "
+            "expected a pretrained base; name the one that it was fitted to"
+        )
     if getattr(config, "is_encoder_decoder", False):
         raise DataError(
             f"{name} is an encoder and a decoder ({config.model_type}); expected a causal LM; "
@@ -45,7 +50,7 @@ def open_base(name: str) -> tuple[nn.Module, Path]:
         )
     try:
         model: nn.Module = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+            folder, dtype=dtype, trust_remote_code=False, use_safetensors=True
         )
     except (ValueError, OSError, KeyError) as error:
         raise DataError(
@@ -234,16 +239,24 @@ def positions_are_relative(model: nn.Module) -> bool:
         )
     except (IndexError, RuntimeError):  # a table of positions has none below 0
         return False
-    return bool(torch.allclose(plain, moved, rtol=1e-3, atol=1e-3 * float(plain.abs().max())))
+    # Half precision rounds more than any position would explain away in float32.
+    tolerance = max(1e-3, 8 * torch.finfo(plain.dtype).eps)
+    return bool(torch.allclose(plain, moved, rtol=tolerance, atol=tolerance * float(plain.abs().max())))
 
 
 def describe_base(model: nn.Module, base_id: str) -> dict[str, Any]:
     """Which model it is, for the record of a run."""
     loose: Any = model
+    if any(type(module).__module__.partition(".")[0] == "peft" for module in model.modules()):
+        raise ConfigError(
+            "the base has adapters (PEFT), which its folder does not hold; expected a base that can be "
+            "opened again; call merge_and_unload() and save it before it is fitted"
+        )
     text = loose.config.get_text_config()
     return {
         "id": base_id,
         "checksum": weights_checksum(model),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "type": loose.config.model_type,
         "num_layers": text.num_hidden_layers,
         "d_model": getattr(text, "hidden_size", None),

@@ -49,10 +49,10 @@ def read(
     kv_heads = memory.keys.shape[2]
     # Several heads share keys; their queries stand one below the other.
     grouped = rearrange(query, "batch (kv group) row m d -> batch row kv (group m) d", kv=kv_heads)
-    logits = _capped(grouped @ memory.keys.transpose(-1, -2) * scaling, softcap)
+    logits = _capped(_precise(grouped @ memory.keys.transpose(-1, -2) * scaling), softcap)
     logits = logits.masked_fill(~memory.is_token[:, :, None, None], NONE)
     total = logits.logsumexp(-1, keepdim=True)
-    found = (logits - total).exp() @ memory.values
+    found = (logits - total).exp().to(memory.values.dtype) @ memory.values
     shape = {"kv": kv_heads, "m": query.shape[3]}
     return (
         rearrange(found, "batch row kv (group m) d -> batch (kv group) row m d", m=shape["m"]),
@@ -65,7 +65,7 @@ def own_total(asked: Asked) -> Float[Tensor, "batch heads seq"]:
     query, key, mask = asked.query, asked.key, asked.mask
     group = query.shape[1] // key.shape[1]
     grouped = rearrange(query, "batch (kv group) seq d -> batch kv (group seq) d", group=group)
-    logits = _capped(grouped @ key.transpose(-1, -2) * asked.scaling, asked.softcap)
+    logits = _capped(_precise(grouped @ key.transpose(-1, -2) * asked.scaling), asked.softcap)
     logits = rearrange(logits, "batch kv (group seq) past -> batch (kv group) seq past", group=group)
     length, past = logits.shape[-2:]
     if asked.position_bias is not None:
@@ -87,6 +87,11 @@ def own_total(asked: Asked) -> Float[Tensor, "batch heads seq"]:
 
 def _capped(logits: Tensor, softcap: float | None) -> Tensor:
     return logits if softcap is None else torch.tanh(logits / softcap) * softcap
+
+
+def _precise(logits: Tensor) -> Tensor:
+    """At least float32: sums of exponentials that are rounded to half precision double the error or more."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
 def share(

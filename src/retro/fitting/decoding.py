@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from einops import rearrange
@@ -15,6 +15,7 @@ from retro.fitting.interface import Asked
 from retro.fitting.readings import Reading
 from retro.fitting.whole import WholeReading
 from retro.model.caches import NeighbourCache
+from retro.model.chunked_cross_attention import ChunkedCrossAttention
 from retro.model.pointer import Vote
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class FittedDecoding:
         self.trusted = trusted
         self.lengths: list[int] = []
         self.present: Present | None = None
-        self.cross: NeighbourCache | None = None
+        self.encoded: NeighbourCache | None = None
+        """The neighbours as the paper's cross-attention reads them; None if the model has none."""
 
     @property
     def batch(self) -> int:
@@ -73,11 +75,13 @@ class FittedDecoding:
         places = torch.arange(longest, device=device)
         self.mask = places >= pads[:, None]
         self.cache = self._new_cache()
+        self.encoded = self._new_encoded()
         retrieved = self._retrieved(tokens, pads, neighbours, neighbour_mask)
-        reading = None
+        reading: PromptReading | _Watching | None = None
         if retrieved is not None:
-            ragged = pads if bool(pads.any()) else None
-            reading = WholeReading(model, retrieved, self.mask, ragged)
+            reading = PromptReading(self, retrieved, pads if bool(pads.any()) else None)
+        elif self.encoded is not None:
+            reading = _Watching(self)
         inputs: dict[str, Any] = {"input_ids": tokens}
         if bool(pads.any()):
             inputs["attention_mask"] = self.mask.long()
@@ -85,9 +89,9 @@ class FittedDecoding:
         output = model.run(reading, **inputs, **{model.cache_name: self.cache}, use_cache=True)
         states = output.last_hidden_state[:, -1]
         logits = model.head(states)
-        if reading is None or retrieved is None:
+        if not isinstance(reading, PromptReading):
             return logits
-        self._keep_last(reading, retrieved)
+        self._keep_last(reading.retrieved)
         vote = reading.vote()
         if vote is None:
             return logits
@@ -142,14 +146,40 @@ class FittedDecoding:
         self.cache.batch_select_indices(index)
         if self.present is not None:
             self.present = self.present.select(index)
-        if self.cross is not None:
-            self.cross.select(rows)
+        if self.encoded is not None:
+            self.encoded.select(rows)
 
     def _new_cache(self) -> Any:
         from transformers import DynamicCache
 
         base: Any = self.model.base
         return DynamicCache(config=base.config)
+
+    def _new_encoded(self) -> NeighbourCache | None:
+        model = self.model
+        if model.cross is None or model.encoder_embedding is None:
+            return None
+        operators = cast(list[ChunkedCrossAttention], list(model.cross))
+        like = model.encoder_embedding.weight.detach()
+        return NeighbourCache(operators, model.config.chunk_len, model.facts.retrieved_len, self.batch, like)
+
+    def last_chunks(self) -> tuple[list[int], list[int]]:
+        """The rows with a complete chunk, and the number of each one's last."""
+        m = self.model.config.chunk_len
+        rows = [row for row, length in enumerate(self.lengths) if length >= m]
+        return rows, [self.lengths[row] // m - 1 for row in rows]
+
+    def observe(self, x: Float[Tensor, "batch seq width"]) -> None:
+        """Keep the states of the last chunk's tokens at layer min(P), by which neighbours are encoded.
+
+        All sequences end at the same slot, so a slot's place in the ring is the same for all.
+        """
+        assert self.encoded is not None
+        slots = self.mask.shape[1]
+        kept = min(self.model.config.chunk_len, x.shape[1])
+        for back in range(kept, 0, -1):
+            is_token = self.mask[:, slots - back].tolist()
+            self.encoded.observe(slots - back, x[:, x.shape[1] - back], is_token)
 
     def _positions(self, positions: Tensor) -> dict[str, Tensor]:
         """For bases that are told positions; others count the mask."""
@@ -168,18 +198,13 @@ class FittedDecoding:
         mask = real[..., None].expand(neighbours.shape[:3]) if mask is None else mask & real[..., None]
         return model.retrieve(tokens, neighbours, mask)
 
-    def _keep_last(self, reading: WholeReading, retrieved: "Retrieved") -> None:
+    def _keep_last(self, retrieved: "Retrieved") -> None:
         """Keep the neighbours of the last complete chunk of each prompt, which the next tokens read."""
         m = self.model.config.chunk_len
         chunks = torch.tensor([max(0, length // m - 1) for length in self.lengths], device=self.model.device)
         rows = torch.arange(self.batch, device=self.model.device)
         has_chunk = torch.tensor([length >= m for length in self.lengths], device=self.model.device)
         self.present = Present.of(retrieved, rows, chunks, has_chunk)
-        if self.model.cross is not None:
-            raise ConfigError(
-                "a prompt with neighbours was given to a model with the paper's cross-attention, which is "
-                "not sampled token by token yet; expected reading attention or none; score it instead"
-            )
 
     def _read_completing(
         self, completing: Sequence[int], neighbours: Tensor | None, mask: Tensor | None
@@ -298,6 +323,40 @@ class Present:
         return Present(memories, keys, pad(self.voted, (0, missing)), pad(self.is_voter, (0, missing)))
 
 
+class PromptReading(WholeReading):
+    """Whole prompts, whose last states and encoded neighbours are kept for the tokens that follow."""
+
+    def __init__(self, decoding: FittedDecoding, retrieved: "Retrieved", pads: Tensor | None) -> None:
+        super().__init__(decoding.model, retrieved, decoding.mask, pads)
+        self.decoding = decoding
+
+    def cross(self, layer: int, x: Tensor) -> Tensor:
+        is_first = self.encoded is None
+        if is_first:
+            self.decoding.observe(x)
+        added = super().cross(layer, x)
+        if is_first:
+            kept, (rows, chunks) = self.decoding.encoded, self.decoding.last_chunks()
+            assert kept is not None
+            assert self.encoded is not None
+            kept.store(rows, self.encoded[rows, chunks], self.retrieved.is_token[rows, chunks])
+        return added
+
+
+class _Watching(Reading):
+    """Prompts without neighbours: nothing is read, but later chunks need the last states."""
+
+    def __init__(self, decoding: FittedDecoding) -> None:
+        super().__init__(decoding.model.joints)
+        self.decoding = decoding
+        self.observed = False
+
+    def cross(self, layer: int, x: Tensor) -> None:
+        if not self.observed:
+            self.decoding.observe(x)
+            self.observed = True
+
+
 class NewestReading(Reading):
     """The newest token of every sequence, with the neighbours that it reads at present."""
 
@@ -306,7 +365,11 @@ class NewestReading(Reading):
     ) -> None:
         super().__init__(decoding.model.joints)
         self.model = decoding.model
+        self.decoding = decoding
+        self.completing = completing
+        self.found = found
         self.present = decoding.present
+        self.observed = False
 
     def attend(self, layer: int, asked: Asked) -> Tensor:
         memory = None if self.present is None else self.present.memories.get(layer)
@@ -326,6 +389,28 @@ class NewestReading(Reading):
             bias[:, None],
         )
         return mixed.transpose(1, 2).contiguous()
+
+    def cross(self, layer: int, x: Tensor) -> Tensor | None:
+        kept = self.decoding.encoded
+        assert kept is not None
+        if not self.observed:
+            self._observe(kept, x)
+            self.observed = True
+        if not kept.present_rows:
+            return None
+        return kept.attend(kept.operators[self.model.config.layers.index(layer + 1)], x[:, 0])[:, None]
+
+    def _observe(self, kept: NeighbourCache, x: Tensor) -> None:
+        """At layer min(P), keep the states, and encode the neighbours of the chunks just completed."""
+        self.decoding.observe(x)
+        if self.found is not None:
+            chunks, is_token = kept.chunks(self.decoding.mask.shape[1] - 1, self.completing)
+            encoded = self.model.encode(self.found, chunks, is_token)
+            kept.store(self.completing, encoded[:, 0], self.found.is_token[:, 0])
+        # A chunk without neighbours must not go on reading those of the chunk before.
+        elif self.completing:
+            kept.clear(self.completing)
+        kept.place([length - 1 for length in self.decoding.lengths])
 
     def vote(self) -> Vote | None:
         pointer = self.model.pointer

@@ -8,7 +8,7 @@ its gate (`model/pointer.py`). Only that is trained and saved; the base is named
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,6 +134,9 @@ class FittedModel(TrainableModel):
         crossed = tuple(layer - 1 for layer in self.config.layers) if self.cross else ()
         watched = (self.config.pointer_layer - 1,) if self.config.pointer else ()
         self.joints = Joints(base, places, watched, crossed)
+        # A compiler would keep what the hooks found the first time; what it compiles is the rest.
+        self.run: Callable[..., Any] = torch.compiler.disable(self._run)
+        """A forward pass of the base up to its last states, with a reading or None."""
         if self.bias is not None:
             put_beside(base)
         if self.pointer is not None:
@@ -197,7 +200,19 @@ class FittedModel(TrainableModel):
     # The base is no submodule, so what is done to all modules is done to it here.
     def _apply(self, fn: Any, recurse: bool = True) -> "FittedModel":
         super()._apply(fn, recurse)
+        # What a base computes for itself, such as frequencies of rotations, keeps its precision, as it does
+        # in a base that is opened in half precision.
+        kept = [
+            (module, name, buffer)
+            for module in self.base.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None and name in module._non_persistent_buffers_set
+        ]
         self.base._apply(fn, recurse)
+        for module, name, buffer in kept:
+            moved = module._buffers[name]
+            if moved is not None and moved.dtype != buffer.dtype:
+                module._buffers[name] = buffer.to(moved.device)
         return self
 
     def train(self, mode: bool = True) -> "FittedModel":
@@ -275,8 +290,7 @@ class FittedModel(TrainableModel):
             return {"input_ids": tokens}
         return {"input_ids": tokens.masked_fill(~is_token, 0), "attention_mask": is_token.long()}
 
-    def run(self, reading: Reading | None, **inputs: Any) -> Any:
-        """A forward pass of the base up to its last states."""
+    def _run(self, reading: Reading | None, **inputs: Any) -> Any:
         with active(reading):
             return self._decoder[0](**inputs)
 

@@ -126,7 +126,13 @@ class Joints:
 
 
 def expect_hookable(model: nn.Module) -> None:
-    """Refuse what recomputes layers outside the forward pass, where no reading is active."""
+    """Refuse what hides a base's own interface, and what recomputes layers outside the forward pass, where no
+    reading is active."""
+    if type(model).__module__.partition(".")[0] == "peft":
+        raise ConfigError(
+            f"a {type(model).__name__} was given; expected the model inside it, whose layers hold the "
+            "adapters; give model.get_base_model()"
+        )
     if getattr(model, "is_gradient_checkpointing", False):
         raise ConfigError(
             "the base recomputes its layers (gradient checkpointing); expected a base that keeps them; "

@@ -17,8 +17,9 @@ from retro.stages.hints import with_paths
 
 RECORD = "run.json"
 WEIGHTS = "model.safetensors"
-OLD_CONFIG = "config.json"
-"""Where a model's config was before there was a record; such folders can still be read."""
+HUB_CONFIG = "config.json"
+"""By which transformers knows what a folder holds. Before there was a record, a model's config was in it;
+such folders can still be read."""
 FORMAT = 1
 
 
@@ -34,15 +35,35 @@ def write_model(
     tensors = model.state_dict() if tensors is None else tensors
     # safetensors refuses views that are not contiguous.
     save_tensors({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS)
+    write_json(folder / HUB_CONFIG, hub_config(model))
     # The record comes last: a folder that has one has its weights.
     write_json(folder / RECORD, {"format": FORMAT, "kind": model.kind, "model": model.settings(), **facts})
+
+
+def hub_config(model: TrainableModel) -> dict[str, Any]:
+    """What transformers asks of a model before it opens it: its kind, its ids and its context."""
+    facts, kind = model.facts, model.kind
+    is_own = kind == "retro"
+    # transformers pads what has ended; without an id of the vocabulary for that, with the end itself.
+    pad_id = facts.pad_id if facts.pad_id < facts.vocab_size else facts.end_id
+    return {
+        "model_type": kind if is_own else f"retro-{kind}",
+        "architectures": ["RetroForCausalLM" if is_own else f"Retro{kind.capitalize()}ForCausalLM"],
+        "vocab_size": facts.vocab_size,
+        "chunk_len": facts.chunk_len,
+        "pad_token_id": pad_id,
+        "eos_token_id": facts.end_id,
+        "max_position_embeddings": facts.max_context,
+    }
 
 
 def read_record(folder: Path) -> dict[str, Any]:
     """The record of a model's folder."""
     # A folder older than records holds only the config, and is always a RETRO or its baseline.
-    if not (folder / RECORD).exists() and (folder / OLD_CONFIG).exists():
-        return {"format": FORMAT, "kind": "retro", "model": _read_json(folder / OLD_CONFIG)}
+    if not (folder / RECORD).exists() and (folder / HUB_CONFIG).exists():
+        config = _read_json(folder / HUB_CONFIG)
+        if "model_type" not in config:
+            return {"format": FORMAT, "kind": "retro", "model": config}
     if not (folder / RECORD).exists():
         raise ArtifactError(
             f"{folder} holds no {RECORD}; expected the folder of a run; "
