@@ -17,7 +17,7 @@ def test_rounding_does_not_decide_between_equal_votes() -> None:
     tokens, is_voter = torch.tensor([[[3, 7]]]), torch.ones(1, 1, 2, dtype=torch.bool)
     found = []
     for nudge in (-1e-13, 1e-13):
-        keys = query.repeat(1, 1, 2, 1) * torch.tensor([1.0, 1.0 + nudge]).double()[:, None]
+        keys = query.repeat(1, 1, 2, 1) * torch.tensor([1.0, 1.0 + nudge], dtype=torch.float64)[:, None]
         vote = pointer.vote(query, keys, tokens, is_voter)
         found.append(pointer.mix_logits(vote.at((slice(None), 0)), states, logits))
     assert vote.mass[0, 0, 0, 0] != vote.mass[0, 0, 0, 1]

@@ -133,7 +133,7 @@ class Pointer(nn.Module):
         voted tokens.
         """
         most = vote.mass.amax(-1, keepdim=True)
-        # Neighbours that begin alike tie. Rounding must not decide between their tokens: the likeliest counts.
+        # Neighbours that begin alike tie. Not rounding decides between their tokens: the likeliest counts.
         favourites = found.masked_fill(vote.mass < most * (1 - TIE), -torch.inf).amax(-1)
         features = torch.stack(
             [
