@@ -18,7 +18,7 @@ help:
 	@echo "make kills        100 kills at random moments of every stage"
 	@echo "make check        format, lint, types, import rules"
 	@echo "make bench        speed, as ratios"
-	@echo "make docs         write docs/reference from the code"
+	@echo "make docs         write docs/reference from the code (about two minutes)"
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -60,6 +60,7 @@ bench: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/make_bases.py
 
 # Pin what a fresh environment resolves to.
 constraints:

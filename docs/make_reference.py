@@ -102,6 +102,7 @@ def command_parts() -> Iterator[str]:
         yield command_part(f"retro {name}", *options_of(name))
         if name == "fit":
             yield command_part("retro fit --task qa", *options_of(name, "--task", "qa"))
+            yield command_part("retro fit --check", *options_of(name, "--check", "MODEL"))
 
 
 def fields_of(name: str) -> list[tuple[str, str, str, str]]:

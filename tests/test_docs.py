@@ -17,6 +17,13 @@ def test_the_reference_is_current(name: str) -> None:
     assert (ROOT / "docs" / "reference" / name).read_text() == page, "run: make docs"
 
 
+@pytest.mark.slow
+def test_the_table_of_bases_is_current() -> None:
+    # Many of its rows are checked one by one in tests/fitting/test_passport.py.
+    module = runpy.run_path(str(ROOT / "docs" / "make_bases.py"))
+    assert module["PAGE"].read_text() == module["written"](), "run: make docs"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_named_files_exist(page: Path) -> None:
     text = page.read_text()

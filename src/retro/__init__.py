@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from retro.corpus.tokenizers.tokenizer import Tokenizer as Tokenizer
     from retro.errors import RetroError as RetroError
     from retro.fitting.fitted import FittedModel as FittedModel
-    from retro.fitting.fitted import fit as fit
+    from retro.fitting.passport import fit as fit
     from retro.generation.request import Choice as Choice
     from retro.generation.request import Prompt as Prompt
     from retro.generation.request import Request as Request
@@ -53,10 +53,10 @@ _PLACES = {
     "Retro": "retro.model.retro",
     "LanguageModel": "retro.model.protocol",
     "FittedModel": "retro.fitting.fitted",
-    "fit": "retro.fitting.fitted",
     "RetroForCausalLM": "retro.hugging_face",
     "Run": "retro.run",
     "load": "retro.run",
+    "fit": "retro.fitting.passport",
     "OpenRun": "retro.workspace",
     "open_run": "retro.workspace",
     "Workspace": "retro.workspace",

@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from retro.config.fit import FitConfig
-from retro.fitting.fitted import FittedModel, fit
+from retro.fitting.fitted import FittedModel
+from retro.fitting.passport import fit
 
 VOCAB = 61
 M = 8

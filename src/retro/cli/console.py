@@ -151,12 +151,14 @@ def _finish(progress: Progress, task: TaskID) -> None:
     progress.update(task, total=total, completed=total)
 
 
-def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
-    """A table; in a log it has no frame, and no line of it is cut or wrapped."""
+def print_table(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[str | Text]], *, words: bool = False
+) -> None:
+    """A table, of numbers unless it has `words`; in a log it has no frame, and no line is cut or wrapped."""
     table = Table(box=box.HEAVY_HEAD if CONSOLE.is_terminal else None)
     # The first column holds names, the others numbers.
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number == 0 else "right")
+        table.add_column(heading, justify="left" if words or number == 0 else "right")
     for row in rows:
         table.add_row(*row)
     if CONSOLE.is_terminal:

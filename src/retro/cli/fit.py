@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from retro import recipes
-from retro.cli.console import CONSOLE, RichNarrator, parse, recipe_of, warn
+from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, recipe_of, warn
 from retro.cli.train import print_run, redo_run, say
 from retro.config import FineTuningConfig, RetrievalConfig, TrainingConfig
 from retro.config.fit import FitConfig
-from retro.errors import ConfigError
+from retro.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from retro.questions.examples import Questions
@@ -95,9 +95,19 @@ class BaseOptions:
     asked before a run is removed."""
 
 
+@dataclass(frozen=True)
+class CheckOptions:
+    """Say what a pretrained model can be fitted with, and why not with the rest. No workspace is needed."""
+
+    check: str
+    """A model of the catalogue (smollm2), the folder of a causal LM, or an id of the hub."""
+
+
 def main(arguments: list[str]) -> None:
     # The task decides which options exist, so it is looked for before they are parsed.
-    if "--task=qa" in arguments or ("--task", "qa") in pairwise(arguments):
+    if any(word == "--check" or word.startswith("--check=") for word in arguments):
+        check_base(arguments)
+    elif "--task=qa" in arguments or ("--task", "qa") in pairwise(arguments):
         fit_questions(arguments)
     elif any(word == "--base" or word.startswith("--base=") for word in arguments):
         fit_base(arguments)
@@ -152,6 +162,24 @@ def fit_base(arguments: list[str]) -> None:
         )
         artifact = training.fit_base(work, options.name, options.base, options.fit, options.training, line)
     print_run(artifact)
+
+
+def check_base(arguments: list[str]) -> None:
+    """Print a pretrained model's passport."""
+    options = parse(CheckOptions, arguments, "fit --check")
+    from retro.fitting.base import open_base
+    from retro.fitting.passport import inspect_base
+
+    model, _ = open_base(options.check)
+    passport = inspect_base(model)
+    rows = [(check.name, check.verdict, check.reason) for check in passport.checks]
+    print_table(f"{options.check}: {passport.base}", ("check", "verdict", "why"), rows, words=True)
+    if not passport.readings:
+        raise DataError(
+            f"{options.check} cannot be fitted ({passport.fault('none')}); "
+            "expected a causal LM that can read neighbours, or let them vote; fit another model"
+        )
+    CONSOLE.print(f"It can be fitted with reading {', '.join(passport.readings)}.", soft_wrap=True)
 
 
 def fit_questions(arguments: list[str]) -> None:

@@ -2,7 +2,8 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from retro import catalogue
 from retro.errors import ArtifactError, ConfigError, DataError
-from retro.fitting.places import Places, run_probe, tensor_of
+from retro.fitting.places import Places, find_places, probe_tokens, run_probe, tensor_of
 
 Head = Callable[[Tensor], Tensor]
 """From the last states to logits."""
@@ -63,49 +64,145 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def find_head(model: nn.Module) -> Head:
-    """How logits follow from the last states: the output matrix, and what some models do with it.
+@dataclass(frozen=True)
+class Known:
+    """What is found out about a base before it is fitted, by running it."""
 
-    Found by trying, so that a model which does something else is refused rather than read wrongly.
+    places: Places
+    decoder: nn.Module
+    """The part that gives the last states."""
+    head: Head
+    last_width: int
+    """The width of the last states, which is not always that of the residual stream."""
+    takes_positions: bool
+    relative: bool
+    """Whether text may stand at any position."""
+
+
+def look_at(model: nn.Module, places: Places | None = None) -> Known:
+    """Find out what fitting needs to know, or refuse a model that cannot be fitted in any way."""
+    places = places or find_places(model)
+    decoder = decoder_of(model, places)
+    head, last_width = find_head(model, decoder)
+    return Known(
+        places, decoder, head, last_width, positions_count_from_zero(model), positions_are_relative(model)
+    )
+
+
+def decoder_of(model: nn.Module, places: Places) -> nn.Module:
+    """The part of a causal LM that gives its last states: the outermost one that holds the layers and is run.
+
+    Some models call a part of a part, and what lies between is never run.
+    """
+    held = {id(layer) for layer in places.layers}
+    holders = [
+        module
+        for module in model.modules()
+        if module is not model and held <= {id(part) for part in module.modules()}
+    ]
+    run: list[nn.Module] = []
+    handles = [holder.register_forward_hook(lambda module, _, __: run.append(module)) for holder in holders]
+    try:
+        run_probe(model)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not run:
+        raise ConfigError(f"{type(model).__name__} has no decoder; expected a causal LM; fit another model")
+    return run[-1]  # the outermost ends last
+
+
+def find_head(model: nn.Module, decoder: nn.Module) -> tuple[Head, int]:
+    """How logits follow from the last states, and how wide these are.
+
+    It is what the model does behind its decoder: an output matrix, perhaps with modules before it, perhaps
+    scaled or capped by a number of the config. Found by trying, so that a model which does something else is
+    refused rather than read wrongly.
     """
     loose: Any = model
-    text = loose.config.get_text_config()
-    matrix = loose.get_output_embeddings()
-    decoder = loose.get_decoder()
-    if matrix is None or decoder is None:
-        raise ConfigError(
-            f"{type(model).__name__} has no decoder with an output matrix; expected a causal LM; "
-            "fit another model"
-        )
-    cap = getattr(text, "final_logit_softcapping", None)
-    factors = [
-        getattr(text, "logit_scale", None),
-        *(1 / value for value in [getattr(text, "logits_scaling", None)] if value),
+    seen: list[Any] = []
+    behind: list[nn.Module] = []
+    handles = [
+        decoder.register_forward_hook(lambda _, __, output: seen.append(_last(output))),
+        *(
+            child.register_forward_hook(lambda module, _, __: behind.append(module) if seen else None)
+            for child in model.children()
+            if child is not decoder
+        ),
     ]
-    # Never the module itself: it would become a part of the model that holds it.
-    heads: list[Head] = [lambda states: matrix(states)]
-    if cap:
-        heads.append(lambda states: torch.tanh(matrix(states) / cap) * cap)
-    heads += [partial(_scaled, matrix, factor) for factor in factors if factor is not None]
-    seen: list[Tensor] = []
-    handle = decoder.register_forward_hook(lambda _, __, output: seen.append(_last(output)))
     try:
         expected = run_probe(model)
     finally:
-        handle.remove()
-    with torch.no_grad():
-        for head in heads:
-            if torch.allclose(head(seen[0]), expected, rtol=1e-5, atol=1e-5):
-                return head
+        for handle in handles:
+            handle.remove()
+    if len(seen) == 1 and isinstance(seen[0], Tensor) and seen[0].shape[:2] == expected.shape[:2] and behind:
+        numbers = _numbers(loose.config.get_text_config())
+        with torch.no_grad():
+            head, off = _nearest(partial(_one_by_one, tuple(behind)), numbers, seen[0], expected)
+        if off < 10 * torch.finfo(expected.dtype).eps * float(expected.abs().max()):
+            return head, seen[0].shape[-1]
     raise ConfigError(
         f"{type(model).__name__} does something unknown between its last states and its logits; "
         "expected an output matrix, perhaps scaled or capped; fit another model"
     )
 
 
-def _scaled(matrix: Any, factor: float, states: Tensor) -> Tensor:
-    scaled: Tensor = matrix(states) * factor
-    return scaled
+def _one_by_one(modules: tuple[nn.Module, ...], states: Tensor) -> Tensor:
+    # In a tuple, and never the module itself: it would become a part of the model that holds it.
+    for module in modules:
+        states = module(states)
+    return states
+
+
+def _numbers(config: Any) -> list[float]:
+    """The numbers of a config that logits might be scaled or capped by."""
+    values = [value for value in vars(config).values() if type(value) in (int, float)]
+    width = getattr(config, "hidden_size", None)
+    # Some divide by the width in units of another one.
+    ratios = [width / value for value in values if width and value and type(value) is int]
+    return [number for number in dict.fromkeys([*map(float, values), *ratios]) if number > 0 and number != 1]
+
+
+def _nearest(matrix: Head, numbers: list[float], states: Tensor, expected: Tensor) -> tuple[Head, float]:
+    """The head that gives these logits, to the bit if there is one, and how far off it is.
+
+    Small logits are hardly changed by a cap, so near enough is not good enough while there is a nearer one.
+    """
+    best: tuple[Head, float] = (matrix, float("inf"))
+    if matrix(states).shape != expected.shape:
+        return best
+    for head in _heads(matrix, numbers):
+        off = float((head(states) - expected).abs().max())
+        if off < best[1]:
+            best = (head, off)
+        if off == 0:
+            break
+    return best
+
+
+def _heads(matrix: Head, numbers: list[float]) -> Iterator[Head]:
+    yield matrix
+    for number in numbers:
+        yield partial(_times, matrix, number)
+        yield partial(_over, matrix, number)
+        yield partial(_capped, matrix, number)
+        yield partial(_of_smaller, matrix, number)
+
+
+def _times(matrix: Head, factor: float, states: Tensor) -> Tensor:
+    return matrix(states) * factor
+
+
+def _over(matrix: Head, divisor: float, states: Tensor) -> Tensor:
+    return matrix(states) / divisor
+
+
+def _of_smaller(matrix: Head, divisor: float, states: Tensor) -> Tensor:
+    return matrix(states / divisor)
+
+
+def _capped(matrix: Head, cap: float, states: Tensor) -> Tensor:
+    return torch.tanh(matrix(states) / cap) * cap
 
 
 def _last(output: Any) -> Tensor:
@@ -113,30 +210,18 @@ def _last(output: Any) -> Tensor:
     return tensor_of(output) if states is None else states
 
 
-def width_of(model: nn.Module, places: Places) -> int:
-    """The width of the residual stream, which must be (batch, time, width) in every layer."""
-    shapes: list[tuple[int, ...]] = []
-    handles = [
-        layer.register_forward_hook(lambda _, __, output: shapes.append(tuple(tensor_of(output).shape)))
-        for layer in places.layers
-    ]
-    try:
-        logits = run_probe(model)
-    finally:
-        for handle in handles:
-            handle.remove()
-    found = set(shapes)
-    if len(found) != 1 or len(shapes) != len(places.layers) or len(shapes[0]) != 3:
-        raise ConfigError(
-            f"the layers of {type(model).__name__} give states of the shapes {sorted(found)} in "
-            f"{len(shapes)} calls; expected (batch, time, width) once a layer; fit another model"
-        )
-    if shapes[0][:2] != tuple(logits.shape[:2]):
-        raise ConfigError(
-            f"the layers of {type(model).__name__} give {shapes[0]} for logits of {tuple(logits.shape)}; "
-            "expected one state for each token; fit another model"
-        )
-    return shapes[0][2]
+@torch.no_grad()
+def positions_count_from_zero(model: nn.Module) -> bool:
+    """Whether positions can be given, and mean what the model itself would count: 0 for the first token."""
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return False
+    loose: Any = model
+    tokens = probe_tokens(model, 1, 8)
+    places = torch.arange(8, device=tokens.device)[None]
+    given, counted = (
+        loose(input_ids=tokens, use_cache=False, **more).logits for more in ({"position_ids": places}, {})
+    )
+    return bool(torch.allclose(given, counted, rtol=1e-4, atol=1e-4 * float(counted.abs().max())))
 
 
 @torch.no_grad()
@@ -144,12 +229,9 @@ def positions_are_relative(model: nn.Module) -> bool:
     """Whether text may stand anywhere, even before position 0: only distances matter, as with rotations."""
     if "position_ids" not in inspect.signature(model.forward).parameters:
         return False
-    generator = torch.Generator().manual_seed(0)
     loose: Any = model
-    size = loose.config.get_text_config().vocab_size
-    device = next(model.parameters()).device
-    tokens = torch.randint(0, size, (1, 8), generator=generator).to(device)
-    positions = torch.arange(8, device=device)[None]
+    tokens = probe_tokens(model, 1, 8)
+    positions = torch.arange(8, device=tokens.device)[None]
     try:
         plain, moved = (
             loose(input_ids=tokens, position_ids=places, use_cache=False).logits

@@ -11,8 +11,6 @@ exponentials. So the base's own attention is computed as ever, by its own kernel
 neighbour the result is its own, bit for bit.
 """
 
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from retro.errors import ConfigError
+from retro.fitting.interface import Asked, own_attention, put_in, take_out
 from retro.fitting.readings import _ACTIVE
 
 PREFIX = "retro_beside_"
@@ -36,18 +34,22 @@ class Memory:
     """Keys and values of one layer, for each row of queries."""
 
     keys: Float[Tensor, "batch row kv_heads voter head_dim"]
-    values: Float[Tensor, "batch row kv_heads voter head_dim"]
+    values: Float[Tensor, "batch row kv_heads voter value_dim"]
+    """Some bases have values of another width than keys."""
     is_token: Bool[Tensor, "batch row voter"]
 
 
 def read(
-    query: Float[Tensor, "batch heads row m head_dim"], memory: Memory, scaling: float
-) -> tuple[Float[Tensor, "batch heads row m head_dim"], Float[Tensor, "batch heads row m"]]:
+    query: Float[Tensor, "batch heads row m head_dim"],
+    memory: Memory,
+    scaling: float,
+    softcap: float | None = None,
+) -> tuple[Float[Tensor, "batch heads row m value_dim"], Float[Tensor, "batch heads row m"]]:
     """What rows of queries read from their memories, and the logarithm of the sum of exponentials."""
     kv_heads = memory.keys.shape[2]
     # Several heads share keys; their queries stand one below the other.
     grouped = rearrange(query, "batch (kv group) row m d -> batch row kv (group m) d", kv=kv_heads)
-    logits = _precise(grouped @ memory.keys.transpose(-1, -2) * scaling)
+    logits = _capped(_precise(grouped @ memory.keys.transpose(-1, -2) * scaling), softcap)
     logits = logits.masked_fill(~memory.is_token[:, :, None, None], NONE)
     total = logits.logsumexp(-1, keepdim=True)
     found = (logits - total).exp().to(memory.values.dtype) @ memory.values
@@ -58,18 +60,16 @@ def read(
     )
 
 
-def own_total(
-    query: Float[Tensor, "batch heads seq head_dim"],
-    key: Float[Tensor, "batch kv_heads past head_dim"],
-    mask: Tensor | None,
-    scaling: float,
-) -> Float[Tensor, "batch heads seq"]:
+def own_total(asked: Asked) -> Float[Tensor, "batch heads seq"]:
     """The logarithm of the sum of exponentials of the base's own self-attention."""
+    query, key, mask = asked.query, asked.key, asked.mask
     group = query.shape[1] // key.shape[1]
     grouped = rearrange(query, "batch (kv group) seq d -> batch kv (group seq) d", group=group)
-    logits = _precise(grouped @ key.transpose(-1, -2) * scaling)
+    logits = _capped(_precise(grouped @ key.transpose(-1, -2) * asked.scaling), asked.softcap)
     logits = rearrange(logits, "batch kv (group seq) past -> batch (kv group) seq past", group=group)
     length, past = logits.shape[-2:]
+    if asked.position_bias is not None:
+        logits = logits + asked.position_bias
     if mask is None:
         # The kernels take no mask for what is causal; a single token sees everything.
         if length > 1:
@@ -79,7 +79,14 @@ def own_total(
         logits = logits.masked_fill(~mask[..., :past], NONE)
     else:
         logits = logits + mask[..., :past]
-    return logits.logsumexp(-1)
+    total = logits.logsumexp(-1)
+    if asked.sinks is not None:
+        total = torch.logaddexp(total, asked.sinks.to(total).reshape(1, -1, 1))
+    return total
+
+
+def _capped(logits: Tensor, softcap: float | None) -> Tensor:
+    return logits if softcap is None else torch.tanh(logits / softcap) * softcap
 
 
 def _precise(logits: Tensor) -> Tensor:
@@ -114,59 +121,23 @@ def attend_beside(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, Any]:
-    """Transformers' attention, with the neighbours of the active reading beside it."""
-    config: Any = module.config
-    own, weights = _own_attention(module, config._attn_implementation.removeprefix(PREFIX))(
-        module, query, key, value, attention_mask, **options
-    )
+    """Transformers' attention, with the neighbours of the active reading beside it.
+
+    Some modules give the mask by its name, so the argument is called as transformers calls it.
+    """
+    own, weights = own_attention(module, PREFIX)(module, query, key, value, attention_mask, **options)
     reading = _ACTIVE.get()
     layer = None if reading is None else reading.joints.number.get(id(module))
     if reading is None or layer is None:
         return own, weights
-    scaling = options.get("scaling")
-    if scaling is None:
-        scaling = query.shape[-1] ** -0.5
-    return reading.attend(layer, query, key, attention_mask, scaling, own), weights
-
-
-def _own_attention(module: nn.Module, name: str) -> Callable[..., tuple[Tensor, Any]]:
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    # Every file of transformers has a plain one of its own, which is not in the table.
-    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-    return ALL_ATTENTION_FUNCTIONS.get_interface(name, eager)
+    return reading.attend(layer, Asked(module, query, key, value, attention_mask, options, own)), weights
 
 
 def put_beside(model: nn.Module) -> None:
     """Let a base's attention ask the active reading."""
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    for config in _configs(model):
-        name = config._attn_implementation
-        if name.startswith(PREFIX):
-            raise ConfigError("the base is fitted already; expected one that is not; call detach() first")
-        if name not in ("eager", "sdpa"):
-            raise ConfigError(
-                f"the base's attention is {name!r}; expected sdpa or eager; "
-                'open it with attn_implementation="sdpa"'
-            )
-        ALL_ATTENTION_FUNCTIONS.register(PREFIX + name, attend_beside)
-        ALL_MASK_ATTENTION_FUNCTIONS.register(PREFIX + name, ALL_MASK_ATTENTION_FUNCTIONS[name])
-        config._attn_implementation = PREFIX + name
+    put_in(model, PREFIX, attend_beside)
 
 
 def take_away(model: nn.Module) -> None:
     """Give a base its own attention back."""
-    for config in _configs(model):
-        config._attn_implementation = config._attn_implementation.removeprefix(PREFIX)
-
-
-def _configs(model: nn.Module) -> list[Any]:
-    """The configs that the attention modules ask, each once."""
-    found = {id(model.config): model.config}
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if config is not None and hasattr(config, "_attn_implementation"):
-            found[id(config)] = config
-    return list(found.values())
+    take_out(model, PREFIX)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from retro.errors import ConfigError, DataError
 from retro.fitting.beside import Memory, own_total, read, share
+from retro.fitting.interface import Asked
 from retro.fitting.readings import Reading
 from retro.fitting.whole import WholeReading
 from retro.model.caches import NeighbourCache
@@ -28,11 +29,13 @@ class FittedDecoding:
     self-attention sees only the last `window` tokens.
     """
 
-    def __init__(self, model: "FittedModel", window: int = 0) -> None:
+    def __init__(self, model: "FittedModel", window: int = 0, *, trusted: bool = False) -> None:
+        """`trusted` begins without asking whether the base's cache can be."""
         if window < 0:
             raise ConfigError(f"window is {window}; expected a number of tokens, or 0 for all")
         self.model = model
         self.window = window
+        self.trusted = trusted
         self.lengths: list[int] = []
         self.present: Present | None = None
         self.encoded: NeighbourCache | None = None
@@ -62,6 +65,10 @@ class FittedDecoding:
         longest = max(self.lengths)
         if min(self.lengths) == 0:
             raise DataError("a prompt is empty; expected at least one token, as a base begins with none")
+        if not self.trusted:
+            model.expect_cached(ragged=False)
+            if min(self.lengths) < longest:
+                model.expect_cached(ragged=True)
         rows = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
         tokens = torch.tensor(rows, dtype=torch.long, device=device)
         pads = torch.tensor([longest - length for length in self.lengths], device=device)
@@ -79,7 +86,7 @@ class FittedDecoding:
         if bool(pads.any()):
             inputs["attention_mask"] = self.mask.long()
             inputs |= self._positions((places - pads[:, None]).clamp_min(0))
-        output = model.run(reading, **inputs, past_key_values=self.cache, use_cache=True)
+        output = model.run(reading, **inputs, **{model.cache_name: self.cache}, use_cache=True)
         states = output.last_hidden_state[:, -1]
         logits = model.head(states)
         if not isinstance(reading, PromptReading):
@@ -121,7 +128,7 @@ class FittedDecoding:
             inputs["attention_mask"] = seen.long()
         inputs |= self._positions(positions)
         reading = NewestReading(self, completing, found)
-        output = model.run(reading, **inputs, past_key_values=self.cache, use_cache=True)
+        output = model.run(reading, **inputs, **{model.cache_name: self.cache}, use_cache=True)
         states = output.last_hidden_state[:, -1]
         logits = model.head(states)
         vote = reading.vote()
@@ -364,19 +371,22 @@ class NewestReading(Reading):
         self.present = decoding.present
         self.observed = False
 
-    def attend(
-        self, layer: int, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, attended: Tensor
-    ) -> Tensor:
+    def attend(self, layer: int, asked: Asked) -> Tensor:
         memory = None if self.present is None else self.present.memories.get(layer)
         if memory is None:
-            return attended
+            return asked.own
         assert self.model.bias is not None
-        bias = self.model.bias[self.model.config.layers.index(layer + 1)]
-        found, total = read(rearrange(query, "b h m d -> b h 1 m d"), memory, scaling)
+        bias = self.model.bias[self.model.config.layers.index(layer + 1), : asked.num_heads]
+        query = rearrange(asked.query, "b h m d -> b h 1 m d")
+        found, total = read(query, memory, asked.scaling, asked.softcap)
         present = memory.is_token.any(-1)[:, None]
-        own_sum = own_total(query, key, mask, scaling)
         mixed = share(
-            found[:, :, 0], total[:, :, 0], attended.transpose(1, 2), own_sum, present, bias[:, None]
+            found[:, :, 0],
+            total[:, :, 0],
+            asked.own.transpose(1, 2),
+            own_total(asked),
+            present,
+            bias[:, None],
         )
         return mixed.transpose(1, 2).contiguous()
 

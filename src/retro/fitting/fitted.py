@@ -6,12 +6,13 @@ for each head that reads neighbours (`beside`) or the paper's encoder and cross-
 its gate (`model/pointer.py`). Only that is trained and saved; the base is named by its id and a checksum.
 """
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -22,10 +23,12 @@ from torch.utils.checkpoint import checkpoint
 from retro.config.as_json import to_dict
 from retro.config.fit import FitConfig
 from retro.errors import ConfigError
-from retro.fitting.base import Head, describe_base, find_head, positions_are_relative, width_of
+from retro.fitting.base import Known, describe_base, look_at
 from retro.fitting.beside import Memory, put_beside, take_away
+from retro.fitting.cached import decoding_fault
 from retro.fitting.decoding import FittedDecoding
-from retro.fitting.places import evaluating, find_places
+from retro.fitting.interface import Asked
+from retro.fitting.places import Places, evaluating
 from retro.fitting.readings import Joints, Reading, active, expect_hookable
 from retro.fitting.whole import WholeReading
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
@@ -65,6 +68,12 @@ class _Trunk(Reading):
         """`last` is the layer, from 0, after which nothing is needed; −1 for none."""
         super().__init__(joints)
         self.last = last
+        self.memories: dict[int, tuple[Tensor, Tensor]] = {}
+        """Keys and values of each layer, as its attention was given them."""
+
+    def attend(self, layer: int, asked: Asked) -> Tensor:
+        self.memories[layer] = (asked.key, asked.value)
+        return asked.own
 
     def leave(self, layer: int, states: Tensor) -> None:
         super().leave(layer, states)
@@ -84,19 +93,24 @@ class FittedModel(TrainableModel):
         pad_id: int | None = None,
         end_id: int | None = None,
         base_id: str = "",
+        known: Known | None = None,
     ) -> None:
-        """`pad_id` may lie behind the base's embedding, as it never reaches the base; by default it does."""
+        """`pad_id` may lie behind the base's embedding, as it never reaches the base; by default it does.
+
+        `known` spares looking at the base once more.
+        """
         super().__init__()
         expect_hookable(base)
         # In a tuple, which hides it: it is neither trained, nor counted, nor saved with what is new.
         self._base = (base.requires_grad_(False).eval(),)
-        places = find_places(base)
-        self.config = (config or FitConfig()).settled(len(places.layers))
+        known = known or look_at(base)
+        places = known.places
+        self.config = _settled(config or FitConfig(), places)
         hub: Any = base.config
         text = hub.get_text_config()
         self.vocab_size: int = text.vocab_size
         self.pad_id = self.vocab_size if pad_id is None else pad_id
-        ends = text.eos_token_id
+        ends = getattr(text, "eos_token_id", None)
         first_end = ends[0] if isinstance(ends, list | tuple) else ends
         self.end_id: int | None = first_end if end_id is None else end_id
         self.max_context: int | None = getattr(text, "max_position_embeddings", None)
@@ -106,11 +120,17 @@ class FittedModel(TrainableModel):
                 "expected chunks of which two, a neighbour and its continuation, fit into that"
             )
         self.base_id = base_id or str(hub._name_or_path)
-        self.width = width_of(base, places)
-        self.head: Head = find_head(base)
-        self.takes_positions = "position_ids" in inspect.signature(base.forward).parameters
-        self.relative = positions_are_relative(base)
-        self._add(text.num_attention_heads)
+        self.width = places.width
+        self._decoder = (known.decoder,)
+        self.head = known.head
+        self.last_width = known.last_width
+        # What the decoder is given its cache by.
+        named = inspect.signature(known.decoder.forward).parameters
+        self.cache_name = "cache_params" if "cache_params" in named else "past_key_values"
+        self.takes_positions = known.takes_positions
+        self.relative = known.relative
+        self._decodes: frozenset[bool] = frozenset()
+        self._add(places.num_heads)
         crossed = tuple(layer - 1 for layer in self.config.layers) if self.cross else ()
         watched = (self.config.pointer_layer - 1,) if self.config.pointer else ()
         self.joints = Joints(base, places, watched, crossed)
@@ -134,7 +154,7 @@ class FittedModel(TrainableModel):
         if config.reading == "attention":
             self.bias = nn.Parameter(torch.zeros(len(config.layers), num_heads, dtype=dtype))
         if config.pointer:
-            self.pointer = Pointer(self.width, self.width).to(dtype)
+            self.pointer = Pointer(self.width, self.last_width).to(dtype)
         if config.reading == "cross-attention":
             encoder = config.encoder
             self.encoder = Encoder(encoder, self.width, config.cross_attention_positions).to(dtype)
@@ -248,6 +268,21 @@ class FittedModel(TrainableModel):
     def begin(self, window: int = 0) -> FittedDecoding:
         return FittedDecoding(self, window)
 
+    def expect_cached(self, ragged: bool) -> None:
+        """Refuse to go token by token, or from prompts of several lengths, if the base does not bear it.
+
+        Found out when it is first asked for, by comparing with the whole.
+        """
+        if ragged in self._decodes:
+            return
+        fault = decoding_fault(self, ragged)
+        if fault is not None:
+            raise ConfigError(
+                f"{type(self.base).__name__} cannot be sampled from: {fault}; expected the logits of the "
+                "whole text; score text with it instead"
+            )
+        self._decodes |= {ragged}
+
     def inputs(self, tokens: Int[Tensor, "batch seq"]) -> dict[str, Tensor]:
         """What the base is called with: padding is masked, and no id that it does not know reaches it."""
         is_token = tokens != self.pad_id
@@ -256,9 +291,8 @@ class FittedModel(TrainableModel):
         return {"input_ids": tokens.masked_fill(~is_token, 0), "attention_mask": is_token.long()}
 
     def _run(self, reading: Reading | None, **inputs: Any) -> Any:
-        decoder: Any = cast(Any, self.base).get_decoder()
         with active(reading):
-            return decoder(**inputs)
+            return self._decoder[0](**inputs)
 
     def _read(
         self, tokens: Int[Tensor, "batch seq"], retrieved: Retrieved | None
@@ -323,25 +357,15 @@ class FittedModel(TrainableModel):
         """States to match, and keys and values of each layer, for texts that start at these positions."""
         matched = self.config.pointer_layer - 1 if self.pointer is not None else -1
         # Padding stands at the end, where no earlier token sees it: no mask is needed.
-        inputs: dict[str, Any] = {"input_ids": rows, "use_cache": self.bias is not None}
+        inputs: dict[str, Any] = {"input_ids": rows, "use_cache": False}
         if self.relative:
             inputs["position_ids"] = first[:, None] + torch.arange(rows.shape[1], device=rows.device)
         trunk = _Trunk(self.joints, matched if self.bias is None else -1)
-        caches: dict[int, tuple[Tensor, Tensor]] = {}
-        try:
-            output = self.run(trunk, **inputs)
-        except _Enough:
-            pass
-        else:
-            if self.bias is not None:
-                layers = output.past_key_values.layers
-                caches = {
-                    layer - 1: (layers[layer - 1].keys, layers[layer - 1].values)
-                    for layer in self.config.layers
-                }
+        with suppress(_Enough):
+            self.run(trunk, **inputs)
         if self.pointer is None:
-            return None, caches
-        return self.pointer.standardise(trunk.states[matched].to(self.pointer.mean.dtype)), caches
+            return None, trunk.memories
+        return self.pointer.standardise(trunk.states[matched].to(self.pointer.mean.dtype)), trunk.memories
 
     @staticmethod
     def _memory(
@@ -431,7 +455,7 @@ class FittedModel(TrainableModel):
 
     @property
     def key_width(self) -> int:
-        return self.width
+        return self.last_width
 
     def keys(
         self, tokens: Int[Tensor, "batch seq"], targets: Int[Tensor, "batch seq"] | None = None
@@ -472,6 +496,21 @@ class FittedModel(TrainableModel):
         return sum(p.numel() for p in everything if embeddings or id(p) not in tables)
 
 
-def fit(model: nn.Module, config: FitConfig | None = None) -> FittedModel:
-    """Give a Hugging Face causal LM retrieval. The model itself is frozen; `detach` gives it back."""
-    return FittedModel(model, config)
+def _settled(config: FitConfig, places: Places) -> FitConfig:
+    """The config with its layers chosen among those of a base that can do what is asked of them."""
+    if config.reading != "attention":
+        return config.settled(len(places.layers))
+    able = places.reading_layers
+    if not able:
+        raise ConfigError(
+            "no layer of the base attends through transformers' attention interface; "
+            "expected one that does, for reading attention; set reading to cross-attention or none"
+        )
+    config = dataclasses.replace(config, layers=config.layers or able).settled(len(places.layers))
+    unable = [layer for layer in config.layers if layer not in able]
+    if unable:
+        raise ConfigError(
+            f"layers has {unable[0]}, which has no self-attention that can read neighbours; "
+            f"expected some of {', '.join(map(str, able))}"
+        )
+    return config

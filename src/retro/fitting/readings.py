@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from retro.errors import ConfigError
+from retro.fitting.interface import Asked
 from retro.fitting.places import Places, replaced, states_of, tensor_of
 
 
@@ -30,17 +31,9 @@ class Reading:
         """Called with what leaves a layer that is watched."""
         self.states[layer] = states
 
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        mask: Tensor | None,
-        scaling: float,
-        attended: Tensor,
-    ) -> Tensor:
-        """What self-attention gives, neighbours included; `attended` is (batch, seq, heads, head_dim)."""
-        return attended
+    def attend(self, layer: int, asked: Asked) -> Tensor:
+        """What self-attention gives, neighbours included, in the shape of `asked.own`."""
+        return asked.own
 
     def cross(self, layer: int, x: Tensor) -> Tensor | None:
         """What cross-attention adds to the residual stream `x`; None if nothing."""
@@ -67,17 +60,20 @@ class Joints:
     ) -> None:
         """`watched` layers leave their states with the reading; `crossed` ones have cross-attention."""
         self.base = base
-        self.number = {id(module): index for index, module in enumerate(places.attentions)}
+        self.number = {
+            id(module): index for index, module in enumerate(places.attentions) if module is not None
+        }
         self._handles: list[Any] = []
         for layer in watched:
             self._handles.append(places.layers[layer].register_forward_hook(self._leave(layer)))
         for layer in crossed:
-            if places.writers is None:
+            writer = places.writers[layer]
+            if writer is None:
                 self._handles.append(places.layers[layer].register_forward_hook(self._after(layer)))
                 continue
             before = self._before(layer)
             self._handles.append(places.layers[layer].register_forward_pre_hook(before, with_kwargs=True))
-            self._handles.append(places.writers[layer].register_forward_hook(self._between(layer)))
+            self._handles.append(writer.register_forward_hook(self._between(layer)))
 
     def reading(self) -> Reading | None:
         """The active reading, if it is one of this model's."""

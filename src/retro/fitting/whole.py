@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retro.fitting.beside import own_total, read, rows_of_heads, share
+from retro.fitting.interface import Asked
 from retro.fitting.readings import Reading
 from retro.model.pointer import Vote, rows_of
 
@@ -35,22 +36,21 @@ class WholeReading(Reading):
         self.chunk_len = model.config.chunk_len
         self.encoded: Tensor | None = None
 
-    def attend(
-        self, layer: int, query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, attended: Tensor
-    ) -> Tensor:
+    def attend(self, layer: int, asked: Asked) -> Tensor:
         memory = self.retrieved.memories.get(layer)
+        query, attended = asked.query, asked.own
         if memory is None or query.shape[2] < self.chunk_len:
             return attended
         m = self.chunk_len
         assert self.model.bias is not None
-        bias = self.model.bias[self.model.config.layers.index(layer + 1)]
+        bias = self.model.bias[self.model.config.layers.index(layer + 1), : asked.num_heads]
         own = attended.transpose(1, 2)
-        own_sum = own_total(query, key, mask, scaling)
+        own_sum = own_total(asked)
         if self.pads is not None:
             query, own = (_shifted_heads(tensor, self.pads) for tensor in (query, own))
             own_sum = _shifted_heads(own_sum[..., None], self.pads)[..., 0]
         length = query.shape[2]
-        found, total = read(rows_of_heads(query, m, self.num_chunks), memory, scaling)
+        found, total = read(rows_of_heads(query, m, self.num_chunks), memory, asked.scaling, asked.softcap)
         # Back to positions: rows one after the other, from position m − 1 on.
         stop = length - m + 1
         found = rearrange(found, "b h u m d -> b h (u m) d")[:, :, :stop]

@@ -22,6 +22,7 @@ from retro.errors import ArtifactError, ConfigError
 from retro.fitting.base import open_base, weights_checksum
 from retro.fitting.baseline import retrofit
 from retro.fitting.fitted import FittedModel
+from retro.fitting.passport import expect_fitting
 from retro.generation.sampler import Sampler
 from retro.model.protocol import LanguageModel, TrainableModel
 from retro.model.weights import WEIGHTS
@@ -146,6 +147,7 @@ def fit_base(
             f"cut the text anew: retro ingest SOURCE --base {quoted(base)} --out WORK"
         )
     fit = dataclasses.replace(fit, chunk_len=work.datastore().chunk_len)
+    expect_fitting(model, fit)
     torch.manual_seed(config.seed)  # for the new weights alone
     fitted = FittedModel(model, fit, store.pad_id, store.end_id, base)
     longest = fitted.facts.max_context
