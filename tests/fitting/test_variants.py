@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM
 
 import retro
 from retro.errors import ConfigError
-from retro.fitting.fitted import FittedModel, fit
+from retro.fitting.fitted import FittedModel
+from retro.fitting.passport import fit
 from tests.fitting.test_fitted import READINGS, fitted_with, grow, llama, neighbours_of, text
 
 
