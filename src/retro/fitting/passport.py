@@ -129,6 +129,7 @@ def fit(model: nn.Module, config: FitConfig | None = None) -> FittedModel:
 
 def expect_fitting(model: nn.Module, config: FitConfig) -> None:
     """Refuse in one line what the passport of a model refuses for this config."""
+    expect_hookable(model)  # here, as it says what to do, which a passport has no room for
     needed = [config.reading, *(["none"] if config.pointer else [])]
     inspect_base(model, needed, sampling=False).expect(config.reading, config.pointer)
 

@@ -21,6 +21,8 @@ SHARPNESS = 24.0
 """What similarities between −1 and 1 are multiplied by at the start."""
 START = -1.5
 """The gate's first logit: λ is 0.18 wherever there are neighbours."""
+TIE = 1e-3
+"""Tokens whose votes differ by less than this part are equally favoured."""
 TINY = 1e-30
 """Stands for the logarithm's argument where nobody votes for a token."""
 NUM_FEATURES = 5
@@ -130,12 +132,14 @@ class Pointer(nn.Module):
         `entropy` is that of the model's distribution, and `found` the log-probabilities that it gives to the
         voted tokens.
         """
-        favourite = vote.mass.argmax(-1, keepdim=True)
+        most = vote.mass.amax(-1, keepdim=True)
+        # Neighbours that begin alike tie. Not rounding decides between their tokens: the likeliest counts.
+        favourites = found.masked_fill(vote.mass < most * (1 - TIE), -torch.inf).amax(-1)
         features = torch.stack(
             [
                 vote.similarity,
-                vote.mass.gather(-1, favourite)[..., 0],
-                found.gather(-1, favourite)[..., 0] / 10,
+                most[..., 0],
+                favourites / 10,
                 (vote.weights * found).sum(-1) / 10,
                 entropy / 10,
             ],
