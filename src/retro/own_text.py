@@ -82,6 +82,7 @@ def _begin(
     embedder: str,
 ) -> tuple[Study, Plan]:
     """The study with the plan it was begun with, or with a new one."""
+    Workspace(folder).expect_outside(sources, "study")
     plan = Plan.read(folder)
     if plan is not None and plan.sources != tuple(sources):
         raise ConfigError(

@@ -147,13 +147,19 @@ def read_options(arguments: list[str]) -> Options:
         options = parse(Options, arguments, "ingest", default)
     if options.corpus.tokenizer:
         for name in TRAINED:
-            if getattr(options.corpus, name) != getattr(corpus, name):
-                option = "--" + name.replace("_", "-")
+            option = "--" + name.replace("_", "-")
+            # Asked of the arguments: what is given may be equal to the default.
+            if any(is_option(argument, option) for argument in arguments):
                 raise ConfigError(
                     f"{option} is for a tokenizer that is trained, and {options.corpus.tokenizer} brings "
                     f"its own vocabulary; expected {option} or --tokenizer, not both"
                 )
     return options
+
+
+def is_option(argument: str, option: str) -> bool:
+    """Whether an argument names the option, as `--one-two`, `--one_two` or with its value behind `=`."""
+    return argument.partition("=")[0].replace("_", "-") == option
 
 
 def print_look(sources: Sequence[str], options: Options, executor: "Executor") -> None:

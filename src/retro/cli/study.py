@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.text import Text
 
-from retro.cli.console import CONSOLE, RichNarrator, parse, warn
+from retro.cli.console import CONSOLE, RichNarrator, parse, place_for, warn
 from retro.cli.demo import print_result
 from retro.cli.train import say
 from retro.corpus.readers.records import FieldMap
@@ -50,6 +50,7 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(f"--minutes is {options.minutes:g}; expected a positive number")
     from retro.own_text import first_words, study_text
 
+    place_for(options.out)
     result = study_text(
         options.out,
         options.sources,

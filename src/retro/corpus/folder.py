@@ -84,7 +84,7 @@ class CorpusFolder:
         """How many files and records were meant to be read, and could not be."""
         return sum(tally.documents for kind, tally in self.left_out().items() if kind in FATAL)
 
-    def expect_outside(self, sources: Sequence[str]) -> None:
+    def expect_outside(self, sources: Sequence[str], command: str = "ingest") -> None:
         """Refuse a workspace inside a folder that it is made from: what it holds would be read as text."""
         for source in sources:
             folder = Path(split_fields(source)[0])
@@ -92,7 +92,7 @@ class CorpusFolder:
                 outside = str(folder.resolve().with_name(f"{folder.resolve().name}-work"))
                 raise ConfigError(
                     f"{self.path} lies inside the source {folder}, and would be read as text; expected a "
-                    f"workspace outside of it; run: retro ingest {quote(source)} --out {quote(outside)}"
+                    f"workspace outside of it; run: retro {command} {quote(source)} --out {quote(outside)}"
                 )
 
     def finished_stages(self) -> dict[Path, str]:
