@@ -40,7 +40,7 @@ def quoted(path: str | Path) -> str:
 
 
 def _ingested(text: Path) -> str:
-    """The sources of a workspace's text as a command names them, with their fields; empty if none is known."""
+    """The sources of a workspace's text as a command names them, with their fields; else empty."""
     for record in (text / "manifest.json", text.with_name(f"{text.name}.partial") / "plan.json"):
         try:
             inputs = json.loads(record.read_text())["inputs"]
