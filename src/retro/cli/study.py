@@ -11,6 +11,7 @@ from rich.text import Text
 
 from retro.cli.console import CONSOLE, RichNarrator, parse, place_for, warn
 from retro.cli.demo import print_result
+from retro.cli.ingest import print_all_left_out
 from retro.cli.train import say
 from retro.corpus.readers.records import FieldMap
 from retro.errors import ConfigError
@@ -60,6 +61,7 @@ def main(arguments: list[str]) -> None:
         options.embedder,
         partial(print_plan, options.minutes, []),
         say,
+        print_all_left_out,
     )
     print_result(result)
     command = shlex.join(["retro", "sample", str(options.out), first_words(result.folder), "--both"])

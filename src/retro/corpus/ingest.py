@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -110,17 +111,19 @@ def look(
     strict: bool = False,
     executor: Executor | None = None,
     progress: Progress = no_progress,
+    kept: list[dict[str, Any]] | None = None,
 ) -> Iterator[tuple[str, Counter[str], Problems]]:
     """Every source with what ingesting would count and leave out of it; writes nothing.
 
-    Only duplicates and contamination are not known yet, as they are found among the tokens.
+    `kept` receives a row of every document that is kept, among which `duplicates` finds copies. Only
+    contamination is not known yet, as it is found among the tokens.
     """
     executor = executor or LocalExecutor()
     for source in sources:
         catalogue.fetch_if_missing(source, progress)
         problems = Problems(strict)
         items = read_raw(source, fields, problems)
-        counts = look_at(items, config, executor, problems, _reading([source], progress))
+        counts = look_at(items, config, executor, problems, _reading([source], progress), kept)
         yield source, counts, problems
 
 

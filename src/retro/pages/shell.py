@@ -14,7 +14,6 @@ from html import escape
 from retro.pages.colours import BETTER, VARIABLES, WORSE
 from retro.retrieval.shared_runs import LONGEST, SHORTEST
 
-
 LONG_COMMAND = 160
 """A longer command, which has a prompt of several lines in it, would take the room of the page itself."""
 
