@@ -14,6 +14,7 @@ from retro.errors import ConfigError
 from retro.own_text import first_words, study_text
 from retro.planning import choices
 from retro.stages.progress import Progress, no_progress
+from tests.full_disk import disk_of
 from tests.workspaces import Silent
 
 
@@ -82,6 +83,18 @@ def test_own_text_to_a_report(
     assert "known by heart" in twin["choices"]["training"]
     assert twin["commands"] == f"retro study {own_text} --out {work} --minutes 30"
     assert len(first_words(work).split()) == 6
+
+    # A report that does not fit on the disk is told in one line, and written when there is room.
+    result.report.unlink()
+    study = ["study", str(own_text), "--out", str(work), "--minutes", "30", "--embedder", static_encoder]
+    with disk_of(20_000):
+        assert main(study) == 1
+    error = capsys.readouterr().err
+    assert "the disk is full" in error
+    assert error.count("\n") == 1
+    assert not result.report.exists()
+    assert main(study) == 0
+    assert result.report.read_text().count("<h2") == page.count("<h2")
 
     # The single commands have the same recipe: they find everything finished.
     before = {path: path.stat().st_mtime_ns for path in work.rglob("manifest.json")}
