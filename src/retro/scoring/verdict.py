@@ -32,7 +32,8 @@ def verdict(comparison: Comparison, evidence: Evidence) -> str:
     amount = f"{_percent(abs(gain.estimate))} {'fewer' if gain.estimate > 0 else 'more'} bits"
     found = (
         f"with neighbours RETRO needs {amount} than the baseline, a model of the same shape that was "
-        f"trained without retrieval (95 % interval of the saving {_percent(gain.low)} to {_percent(gain.high)}, {_documents(evidence)})."
+        "trained without retrieval (95 % interval of the saving "
+        f"{_percent(gain.low)} to {_percent(gain.high)}, {_documents(evidence)})."
     )
     if gain.low > 0:
         return f"Retrieval helps: {found}"
