@@ -130,7 +130,7 @@ def print_all_left_out(work: "CorpusFolder") -> None:
     print_left_out({**text.left_out(), **removed}, kept_bytes, text.encodings())
     # A corpus from before there was such a list has none.
     if text.left_out() and work.left_out_path.exists():
-        CONSOLE.print(f"{work.left_out_path} lists all that was not read", soft_wrap=True)
+        CONSOLE.print(f"{work.left_out_path} lists all that was left out", soft_wrap=True)
     if removed:
         CONSOLE.print(f"{work.tokens_path / REPORT} lists all that was removed", soft_wrap=True)
 
