@@ -26,6 +26,7 @@ BASES: dict[str, str] = {
     "db info": "WORK",
     "db search": "WORK licence",
     "db add": "WORK MORE",
+    "db sync": "WORK",
     "db delete": "WORK --id 00.txt",
     "db compact": "WORK",
     "db verify": "WORK --sample 2",
@@ -39,6 +40,7 @@ BASES: dict[str, str] = {
     "answer": "WORK retro licence --max-tokens 2",
     "doctor": "--work WORK",
     "reproduce": "no-experiment --out OUT",
+    "study": "MORE --out OUT --minutes 0.001 --embedder ENCODER",
     "demo": "--out OUT --recipe no-recipe",
     "harness": "WORK retro --tasks no-task",
 }

@@ -24,7 +24,14 @@ from tests.fuzz.watch import count, inputs, watched
 PATIENCE = 6.0
 """A command that works for longer is interrupted, as by Ctrl-C."""
 SHARES = {"ingest": 0.02, "train": 0.02, "fit": 0.015, "sample": 0.03, "evaluate": 0.02, "harness": 0.002}
-SHARES |= {"demo": 0.005, "reproduce": 0.005, "fetch": 0.005, "knn": 0.01, "fit --task qa": 0.01}
+SHARES |= {
+    "study": 0.005,
+    "demo": 0.005,
+    "reproduce": 0.005,
+    "fetch": 0.005,
+    "knn": 0.01,
+    "fit --task qa": 0.01,
+}
 
 
 def test_no_command_is_left_out() -> None:

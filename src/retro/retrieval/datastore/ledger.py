@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from retro.corpus.readers.trees import plain_name
 from retro.errors import ArtifactError, DataError
 from retro.retrieval.search import Version
 from retro.stages.hints import quoted, with_paths
@@ -351,7 +352,8 @@ class Ledger:
                 found = self.rows(
                     f"SELECT number FROM documents WHERE {column} = ? AND added <= ? "
                     "AND (? OR deleted IS NULL OR deleted > ?)",
-                    (name, version, deleted, version),
+                    # A name on the command line may hold bytes that are no UTF-8, which are kept spelled out.
+                    (plain_name(name), version, deleted, version),
                 )
                 if not found:
                     known = self._known(column)
