@@ -70,7 +70,6 @@ def work(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, static_enc
         (["train", "{work}", *SMALL, "--seq-len", "10000000"], "GB of memory, and this machine has"),
         (["train", "{work}", *PLAIN, "--seq-len", "400000"], "GB of memory, and this machine has"),
         (["db", "search", "{work}", ""], "the text to search for is empty"),
-        (["db", "search", "{work}", " \n"], "the text to search for is empty"),
         # Options that would be ignored, be they as the default or not.
         (["ingest", "{texts}", "--out", "{tmp}/v", *OURS, "--vocab-size", "2048"], "--vocab-size is for"),
         (["ingest", "{texts}", "--out", "{tmp}/v", *OURS, "--vocab_size=99"], "--vocab-size is for"),

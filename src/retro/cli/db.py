@@ -217,7 +217,7 @@ def compact(options: Compact) -> None:
 
 def search(options: Search) -> None:
     text = read_argument(options.text)
-    if not text.strip():
+    if not text:
         raise DataError("the text to search for is empty; expected words")
     datastore = opened(options.place)
     (found,) = datastore.search([text], options.k, options.source, options.exclude)
