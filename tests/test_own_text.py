@@ -12,6 +12,7 @@ from retro.cli.main import main
 from retro.errors import ConfigError
 from retro.own_text import first_words, study_text
 from retro.stages.progress import Progress, no_progress
+from tests.full_disk import disk_of
 from tests.workspaces import Silent
 
 
@@ -52,6 +53,8 @@ def test_own_text_to_a_report(
     assert f"RETRO on {own_text.name}" in page
     assert "What was chosen, and why" in page
     assert "licence" not in page
+    # A plot by the number of neighbours needs more than one.
+    assert page.count("<figure>") == (5 if len(result.retro.modes) > 2 else 4)
     assert result.verdict.startswith("Retrieval ")
     twin = json.loads(result.report.with_suffix(".json").read_text())
     assert twin["verdict"] == result.verdict
@@ -59,6 +62,18 @@ def test_own_text_to_a_report(
     assert "known by heart" in twin["choices"]["training"]
     assert twin["commands"] == f"retro study {own_text} --out {work} --minutes 30"
     assert len(first_words(work).split()) == 6
+
+    # A report that does not fit on the disk is told in one line, and written when there is room.
+    result.report.unlink()
+    study = ["study", str(own_text), "--out", str(work), "--minutes", "30", "--embedder", static_encoder]
+    with disk_of(20_000):
+        assert main(study) == 1
+    error = capsys.readouterr().err
+    assert "the disk is full" in error
+    assert error.count("\n") == 1
+    assert not result.report.exists()
+    assert main(study) == 0
+    assert result.report.read_text().count("<h2") == page.count("<h2")
 
     # The single commands have the same recipe: they find everything finished.
     before = {path: path.stat().st_mtime_ns for path in work.rglob("manifest.json")}

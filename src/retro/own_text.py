@@ -40,18 +40,19 @@ def study_text(
     embedder: str = "",
     show: Callable[[Plan], None] = lambda plan: None,
     say: Callable[[str], None] = lambda line: None,
+    tell: Callable[[Workspace], None] = lambda work: None,
 ) -> RoadResult:
     """From text to a report within the minutes; an interrupted study goes on with its plan.
 
     `embedder` is used in place of those that are tried. `show` is called with the plan when its first part
-    is made, and again when it is complete; `say` with a line before each training.
+    is made, and again when it is complete; `say` with a line before each training; and `tell` when the
+    text is read, for what was left out of it.
     """
     study, plan = _begin(folder, sources, minutes, narrator, fields, embedder)
     study.say = say
     show(plan)
     study.prepare()
-    if num_skipped := study.work.skipped():
-        say(f"{num_skipped:,} files or records could not be read; {study.work.left_out_path} lists them")
+    tell(study.work)
     if not plan.complete:
         with study.part("measure", folder / "runs", "Timing the models"):
             left = plan.seconds - sum(study.clock.seconds.values())
@@ -82,6 +83,7 @@ def _begin(
     embedder: str,
 ) -> tuple[Study, Plan]:
     """The study with the plan it was begun with, or with a new one."""
+    Workspace(folder).expect_outside(sources, "study")
     plan = Plan.read(folder)
     if plan is not None and plan.sources != tuple(sources):
         raise ConfigError(

@@ -3,10 +3,11 @@
 The demo takes it with a fixed recipe, a study of anybody's text with one that was planned.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from retro.corpus.readers.problems import Tally
 from retro.generation.request import Choice
 from retro.pages.report import Curves, Report, report_page, report_record, result_rows
 from retro.pages.samples import Pair, colour_sample
@@ -126,6 +127,14 @@ def _sample(study: Study, progress: Progress) -> dict[str, list[ColouredChunk]]:
     return coloured
 
 
+def _left_out(tallies: Mapping[str, Tally]) -> str:
+    """What of the sources was not read, by kind."""
+    parts = [
+        f"{kind}: {tally.documents:,} ({tally.num_bytes / 1e6:,.2f} MB)" for kind, tally in tallies.items()
+    ]
+    return "; ".join(parts) or "nothing of the sources"
+
+
 def _facts(study: Study, corpus: str) -> list[tuple[str, str]]:
     """What the report says about the data, the models and the training."""
     run, work = study.run, study.work
@@ -146,6 +155,7 @@ def _facts(study: Study, corpus: str) -> list[tuple[str, str]]:
             f"{removed.get('duplicate', 0)} exact duplicates and "
             f"{removed.get('contaminated', 0)} training documents too close to held-out ones",
         ),
+        ("left out", _left_out(work.left_out())),
         (
             "datastore",
             f"{len(datastore):,} chunks of {run.model.chunk_len} tokens, "

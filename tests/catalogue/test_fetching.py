@@ -20,6 +20,7 @@ from retro.corpus.tokens import Corpus
 from retro.errors import ArtifactError, DataError
 from retro.stages.files import file_checksum
 from retro.stages.stage import Stage, run_stage
+from tests.full_disk import disk_of
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> catalogue.Entry:
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("little_texts/data/a.txt", "first")
         archive.writestr("little_texts/data/b.txt", "second")
-        archive.writestr("little_texts/__init__.py", "raise SystemExit")
+        archive.writestr("little_texts/__init__.py", "raise SystemExit  # whatever follows\n" * 300)
         archive.writestr(
             "little_texts-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: little-texts\nVersion: 1.0\n"
         )
@@ -106,6 +107,21 @@ def test_an_interrupted_download_leaves_nothing(entry: catalogue.Entry) -> None:
         catalogue.fetch("little", interrupt)
     assert not list(catalogue.cache_dir().rglob("*.whl"))
     assert not catalogue.folder_of("little").exists()
+
+
+@pytest.mark.parametrize("num_bytes", [100, 5_000])
+def test_a_full_disk_is_told_and_leaves_nothing(
+    entry: catalogue.Entry, num_bytes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Be it ours or pip's files that do not fit."""
+    with disk_of(num_bytes):
+        assert main(["fetch", "little"]) == 1
+    error = capsys.readouterr().err
+    assert "the disk is full" in error
+    assert error.count("\n") == 1
+    assert not list(catalogue.cache_dir().rglob("*.whl"))
+    assert not catalogue.folder_of("little").exists()
+    assert main(["fetch", "little"]) == 0
 
 
 def test_what_was_not_fetched_says_so(entry: catalogue.Entry) -> None:

@@ -15,6 +15,8 @@ from tests.workspaces import small_run, small_workspace
 
 SMALL = ["--model.chunk-len", "8", "--seq-len", "32", "--batch-size", "2", "--num-steps", "2"]
 SMALL += ["--warmup-steps", "1", "--name", "new"]
+PLAIN = [*SMALL, "--baseline"]
+OURS = ["--tokenizer", "{work}/tokenizer"]
 WINDOWS = ["--window", "32", "--stride", "16"]
 SHORT = ["--max-tokens", "2"]
 
@@ -36,6 +38,9 @@ def work(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, static_enc
         (["ingest", "{texts}", "--out", "{tmp}/file"], "{tmp}/file is a file; expected a folder"),
         (["ingest", "{texts}", "--out", "{tmp}/file/w"], "{tmp}/file is a file; expected a folder"),
         (["ingest", "{texts}", "--out", "/proc/w"], "in /proc ("),
+        (["study", "{texts}", "--out", "{tmp}/file/w"], "{tmp}/file is a file; expected a folder"),
+        (["study", "{texts}", "--out", "/proc/w"], "in /proc ("),
+        (["study", "{texts}", "--out", "{texts}/work"], "lies inside the source {texts}"),
         (["demo", "--out", "{tmp}/file/w"], "{tmp}/file is a file; expected a folder"),
         (["demo", "--out", "/proc/w"], "in /proc ("),
         (["reproduce", "all", "--out", "{tmp}/file/w"], "{tmp}/file is a file; expected a folder"),
@@ -63,7 +68,11 @@ def work(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, static_enc
         ),
         (["train", "{work}", *SMALL, "--num-neighbours", "0"], "num_neighbours is 0; expected a positive"),
         (["train", "{work}", *SMALL, "--seq-len", "10000000"], "GB of memory, and this machine has"),
+        (["train", "{work}", *PLAIN, "--seq-len", "400000"], "GB of memory, and this machine has"),
         (["db", "search", "{work}", ""], "the text to search for is empty"),
+        # Options that would be ignored, be they as the default or not.
+        (["ingest", "{texts}", "--out", "{tmp}/v", *OURS, "--vocab-size", "2048"], "--vocab-size is for"),
+        (["ingest", "{texts}", "--out", "{tmp}/v", *OURS, "--vocab_size=99"], "--vocab-size is for"),
         # The hub, which nobody can reach from a test.
         (["build", "{work}", "--embedder", "someone/model"], "the hub cannot be reached"),
         (["build", "{work}", "--embedder", "./no/such/folder"], "is no folder and no id of the hub"),

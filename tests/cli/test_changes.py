@@ -92,6 +92,8 @@ def test_a_run_is_extended_and_another_k_is_added(folder: Path, run) -> None:  #
     run("train", "work", "--extend", "3")
     record = json.loads((folder / "work" / "runs" / "retro" / "run.json").read_text())
     assert (record["counts"]["steps"], record["training"]["schedule_steps"]) == (7, 4)
+    # Long enough for its first steps to be timed, it says how many epochs all of them are.
+    assert "20 steps of 2 ×" in run("train", "work", "--extend", "13")
     assert "expected it alone" in run("train", "work", "--extend", "3", "--seq-len", "64", code=1)
     assert "extend is -1" in run("train", "work", "--extend", "-1", code=1)
     assert "on-1" not in run("evaluate", "work", *SCORING, "--num-neighbours", "2")

@@ -128,16 +128,20 @@ def work(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, static_enc
         (["tokenizer", "inspect", "{work}/none"], "ingest"),
         (["doctor", "--work", "{work}/none"], "ingest"),
         (["fetch", "moon"], "fetch"),
+        (["ingest", "{texts}", "--out", "{work}", "--vocab-size", "999"], "ingest"),
+        (["ingest", "{texts}", "--out", "{texts}/work"], "ingest"),
+        (["study", "{texts}", "--out", "{texts}/work"], "study"),
     ],
 )
 def test_what_an_error_tells_to_run_is_read_with_the_users_paths(
     arguments: list[str],
     command: str,
     work: Path,
+    text_folder: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    code = main([argument.format(work=work) for argument in arguments])
+    code = main([argument.format(work=work, texts=text_folder) for argument in arguments])
     error = capsys.readouterr().err
     assert code == 1, error
     assert "WORK" not in error
@@ -145,4 +149,16 @@ def test_what_an_error_tells_to_run_is_read_with_the_users_paths(
     assert [name for name, _ in hints] == [command], error
     read_command(command, shlex.split(hints[0][1]), monkeypatch)
     if command != "fetch":
-        assert str(work) in " ".join(shlex.split(hints[0][1]))
+        told = " ".join(shlex.split(hints[0][1]))
+        assert str(work) in told or str(text_folder) in told
+
+
+def test_what_was_ingested_is_named_again(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "manifest.json").write_text(
+        '{"inputs": {"my notes": "1", "b.csv::text=body": "2", "fields.id": "key"}}'
+    )
+    found = with_paths("retro ingest SOURCE --out WORK", tmp_path / "tokenizer")
+    assert found == f"retro ingest 'my notes' b.csv::text=body --fields.id=key --out {tmp_path}"
+    (tmp_path / "text" / "manifest.json").write_text("{")
+    assert "SOURCE" in with_paths("retro ingest SOURCE --out WORK", tmp_path / "tokenizer")

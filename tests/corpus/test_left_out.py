@@ -2,13 +2,16 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from retro.config import CorpusConfig
 from retro.corpus.folder import CorpusFolder
 from retro.corpus.ingest import ingest, look
+from retro.corpus.pack import duplicates, removal_tallies
 from retro.corpus.readers.problems import Kind, Problems, lost_share, to_counts
 from retro.corpus.text import TextStore
 from retro.errors import ConfigError
@@ -54,6 +57,27 @@ def test_a_dry_run_tells_what_the_run_does(
     assert text.encodings() == problems.encodings == {"windows-1252": 1}
     assert {name: text.artifact.counts[name] for name in counts} == counts
     assert text.num_bytes() == sum(counts[f"bytes of {split}"] for split in ("train", "valid", "test"))
+
+
+def test_copies_are_told_with_their_size_before_and_after(folder: Path, tmp_path: Path) -> None:
+    """By the dry run exactly as by the run, also among several sources."""
+    (tmp_path / "more").mkdir()
+    for number in range(6):
+        (tmp_path / "more" / f"copy-{number}.txt").write_text((folder / f"{number}.txt").read_text())
+    sources = [str(folder), str(tmp_path / "more")]
+    config = replace(CONFIG, sample_fraction=1.0)
+    kept: list[dict[str, Any]] = []
+    list(look(sources, config, kept=kept))
+    told = removal_tallies(row for _, row in duplicates(lambda: kept))
+    work = CorpusFolder(tmp_path / "work")
+    ingest(work, sources, config, strict=False)
+    found = work.removed_tallies()
+    assert told[Kind.DUPLICATE] == found[Kind.DUPLICATE]
+    # Twenty records say the same.
+    assert found[Kind.DUPLICATE].documents == 6 + 19
+    copies = sum((tmp_path / "more" / f"copy-{number}.txt").stat().st_size for number in range(6))
+    assert found[Kind.DUPLICATE].num_bytes == copies + 19 * len("some words")
+    assert "is the same as" in found[Kind.DUPLICATE].first[0][1]
 
 
 def test_all_of_it_is_listed_in_one_file(folder: Path, tmp_path: Path) -> None:

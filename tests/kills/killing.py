@@ -11,15 +11,19 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from retro.corpus.folder import CorpusFolder
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.verify import verify
-from retro.stages.stage import CARD, MANIFEST
+from retro.stages.stage import CARD, MANIFEST, restore
+from retro.training.metrics import METRICS
 from tests.kills.stages import Stage, versions
 
 PATIENCE = 300.0
 KILLS_IN_A_ROW = 3
 """So many kills at most come before a run is left to finish."""
 TICK = 0.02
+UNEQUAL = (CARD, MANIFEST, METRICS)
+"""Files that tell speeds or times of a run."""
 
 
 @dataclass
@@ -59,6 +63,7 @@ class Killer:
 
     def begin(self, stage: Stage) -> None:
         """Run the stage unbroken: for its results, its time, and what the next stage begins with."""
+        stage.prepare()
         _copy(self.work, self.before)
         process, changed_at = self._start(stage)
         output = process.communicate(timeout=PATIENCE)[0]
@@ -82,7 +87,10 @@ class Killer:
                     break  # over before its moment came
                 outcome.kills += 1
                 self.expect_nothing_lost(stage)
-            self._finish(stage)
+                if self._is_over(stage):
+                    break
+            if not self._is_over(stage):
+                self._finish(stage)
             outcome.resumed += 1
             found = stage.results(self.work)
             different = [
@@ -107,6 +115,10 @@ class Killer:
             assert versions(self.work)[-1][0] >= max(said, default=0)
         return process.returncode == -signal.SIGKILL
 
+    def _is_over(self, stage: Stage) -> bool:
+        """Whether a stage that happens once has done all it does, though it was killed."""
+        return stage.happens_once and stage.results(self.work) == self.expected
+
     def _finish(self, stage: Stage) -> None:
         process, _ = self._start(stage)
         output = process.communicate(timeout=PATIENCE)[0]
@@ -119,23 +131,44 @@ class Killer:
 
     def expect_nothing_lost(self, stage: Stage) -> None:
         """Whatever was finished before the stage began is as it was, and a datastore is whole."""
+        # A datastore is looked at below, and so is what is replaced.
+        aside = {self.before / name for name in ("datastore", *stage.replaces)}
+        if stage.name.startswith("neighbours"):
+            aside.add(self.before / "neighbours")
+        # Beside a run lies its last checkpoint, which is replaced with it.
+        aside |= {self.before / f"{name}.checkpoint" for name in stage.replaces if name.startswith("runs/")}
         for file in self.before.rglob("*"):
             place = file.relative_to(self.before)
-            # A card is written again; a datastore is looked at below, neighbours that are replaced too.
-            aside = ("datastore", "neighbours") if stage.name.startswith("neighbours") else ("datastore",)
-            if file.is_file() and place.parts[0] not in aside and file.name != CARD:
+            # A card is written again.
+            if file.is_file() and not aside & set(file.parents) and file.name != CARD:
                 assert (self.work / place).exists(), f"{place} is lost"
                 assert (self.work / place).read_bytes() == file.read_bytes(), f"{place} is changed"
         for split in (self.before / "neighbours").glob("*"):
             # They are set aside while new ones are found.
             kept = [*self.work.glob(f"neighbours/{split.name}*/{MANIFEST}")]
             assert kept, f"the neighbours of {split.name} are lost"
+        if stage.replaces:
+            self._expect_old_or_new(stage)
         if (self.before / "datastore").exists():
             former = versions(self.before)
             assert versions(self.work)[: len(former)] == former
             datastore = Datastore.open(self.work / "datastore")
             verify(datastore, sample=5)
             datastore.close()
+
+    def _expect_old_or_new(self, stage: Stage) -> None:
+        """What is replaced is whole and of one kind, once it is opened: as before, or as at the end."""
+        look = self.home / "look"
+        _copy(self.work, look)  # opening may bring folders into place, which is the next command's to do
+        CorpusFolder(look).corpus()
+        for name in stage.replaces:
+            restore(look / name)
+        found = [_contents(look / name) for name in stage.replaces]
+        kinds = {
+            kind: [_contents(folder / name) for name in stage.replaces]
+            for kind, folder in (("old", self.before), ("new", self.after))
+        }
+        assert found in kinds.values(), f"{stage.replaces} are neither those of before nor the new ones"
 
     def _start(self, stage: Stage) -> tuple[subprocess.Popen[str], float]:
         """The process, once it has changed something below the workspace or is over, and that moment."""
@@ -189,6 +222,12 @@ def _state(folder: Path) -> set[tuple[str, int]]:
             except OSError:
                 continue
     return found
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a finished folder but for what differs from run to run: cards and times."""
+    files = (file for file in folder.rglob("*") if file.is_file() and file.name not in UNEQUAL)
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
 def _copy(source: Path, target: Path) -> None:

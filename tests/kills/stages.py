@@ -7,6 +7,7 @@ import shlex
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from retro.retrieval.datastore.ledger import FILE as LEDGER
@@ -38,6 +39,12 @@ class Stage:
     results: Results
     changes_datastore: bool = False
     """Then a version that was committed may be all that a second run finds, and says so."""
+    replaces: tuple[str, ...] = ()
+    """Finished folders that it makes anew: after a kill all of them are as before, or all as at the end."""
+    happens_once: bool = False
+    """Run again after its end, it would do more, as an extension does: it is not, then."""
+    prepare: Callable[[], None] = lambda: None
+    """What the user does before the command."""
 
 
 def files_of(*patterns: str) -> Results:
@@ -93,13 +100,15 @@ def stages(source: Path, more: Path, embedder: str) -> list[Stage]:
     settings = f"--embedder {embedder} --chunk-len 16 --num-neighbours 4 --workers 1".split()
     small = shlex.split("--vocab-size 512 --valid-fraction 0.1 --test-fraction 0.1")
     neighbours = files_of("neighbours/*/*")
+    corpus = files_of("text/*", "tokenizer/*", "encoded/*", "tokens/*", "tokens/*/*")
     scores = files_of("evaluations/retrofit/test/results.json", "evaluations/retrofit/test/scores.npz")
+    ingest = ["ingest", str(source), "--out", "WORK", *small]
     return [
         Stage("fetch", ["fetch", "little"], files_of("cache/little-1.0/*")),
         Stage(
             "ingest",
-            ["ingest", str(source), "--out", "WORK", *small],
-            files_of("text/*", "tokenizer/*", "encoded/*", "tokens/*/*"),
+            ingest,
+            corpus,
         ),
         Stage("build", ["build", "WORK", *settings], datastore),
         Stage("neighbours", ["neighbours", "WORK"], neighbours),
@@ -120,7 +129,41 @@ def stages(source: Path, more: Path, embedder: str) -> list[Stage]:
             changes_datastore=True,
         ),
         Stage("db compact", ["db", "compact", "WORK"], datastore, changes_datastore=True),
+        Stage(
+            "evaluate, another k",
+            ["evaluate", "WORK", "retrofit", *SCORING, "4"],
+            scores,
+            replaces=("evaluations/retrofit/test",),
+        ),
+        Stage(
+            "ingest, after changes",
+            ingest,
+            corpus,
+            replaces=("text", "encoded", "tokens"),
+            prepare=partial(change_files, source),
+        ),
+        Stage("db sync", ["db", "sync", "WORK"], datastore, changes_datastore=True),
+        Stage("neighbours, after sync", ["neighbours", "WORK"], neighbours),
+        Stage(
+            "train --extend",
+            ["train", "WORK", "--name", "retro", "--extend", "20"],
+            run_of("retro"),
+            replaces=("runs/retro",),
+            happens_once=True,
+        ),
     ]
+
+
+def change_files(source: Path) -> None:
+    """Add, change and remove some documents of a folder."""
+    files = sorted(source.glob("*.txt"))
+    for number, file in enumerate(files[:60]):
+        if number % 3 == 0:
+            file.unlink()
+        elif number % 3 == 1:
+            file.write_text(f"{file.read_text()}\nchanged {number}")
+        else:
+            (source / f"new-{number}.txt").write_text(f"new {number}\n\n{file.read_text()[::-1]}")
 
 
 def versions(work: Path) -> list[tuple[int, str, str]]:

@@ -1,6 +1,7 @@
 """Kills at random moments of every stage: the end is that of an unbroken run, and nothing finished is lost.
 
 `RETRO_KILLS` is the number of kills in all, over the stages in turn; `RETRO_SEED` gives other moments.
+`RETRO_STAGES="db sync; train --extend"` kills these alone and runs the others unbroken.
 """
 
 import os
@@ -14,7 +15,8 @@ from tests.kills.killing import Killer
 from tests.kills.stages import stages
 
 KILLS = int(os.environ.get("RETRO_KILLS", "24"))
-FEW = {"ingest": 2, "build": 0, "db add": 2}
+CHOSEN = {name.strip() for name in os.environ.get("RETRO_STAGES", "").split(";") if name.strip()}
+FEW = {"ingest": 2, "build": 0, "db add": 2, "ingest, after changes": 1, "db sync": 1}
 """Kills of the default tests; what stands between them is run unbroken."""
 
 
@@ -65,7 +67,10 @@ def test_many_kills_lose_nothing(
     killer: Killer, sources: tuple[Path, Path], static_encoder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = [stage.name for stage in stages(*sources, static_encoder)]
-    kills = {name: KILLS // len(names) + (number < KILLS % len(names)) for number, name in enumerate(names)}
+    chosen = [name for name in names if name in CHOSEN] if CHOSEN else names
+    kills = dict.fromkeys(names, 0)
+    for number, name in enumerate(chosen):
+        kills[name] = KILLS // len(chosen) + (number < KILLS % len(chosen))
     try:
         kill(killer, sources, static_encoder, kills)
     finally:

@@ -3,7 +3,7 @@
 import re
 
 from retro.pages import inspection, shell
-from retro.pages.shell import STYLE, figure, numbers_table, page
+from retro.pages.shell import STYLE, Made, figure, numbers_table, page
 from retro.reproduce import page as checklist
 
 
@@ -30,3 +30,13 @@ def test_tables_and_figures_escape_words_but_not_pictures() -> None:
     assert "<td>&lt;x&gt;</td>" in numbers_table(["a"], [["<x>"]])
     assert figure("<svg/>", "a & b") == "<figure><svg/><figcaption>a &amp; b</figcaption></figure>"
     assert len(shell.WORSE) == len(shell.BETTER)
+
+
+def test_a_long_command_is_folded_and_kept_line_for_line() -> None:
+    short = Made("retro inspect w", "some text").html()
+    assert "<details>" not in short
+    prompt = "one line\nand another <b>\n" * 9
+    long = Made(f"retro sample w '{prompt}' --both", "some text").html()
+    assert "<details><summary><code>retro sample w &#x27;one line and another" in long
+    assert prompt.replace("<b>", "&lt;b&gt;") in long
+    assert "</span></code></details>" in long

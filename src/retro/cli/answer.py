@@ -69,7 +69,7 @@ def check(options: Options) -> None:
     """Refuse options that contradict each other."""
     sources = (options.passages is not None) + options.bm25 + options.search + options.closed_book
     rules = {
-        "there must be one of a question and --questions; expected exactly one of them": (
+        "found both or neither of a question and --questions; expected exactly one, behind the run's name": (
             bool(options.question) == bool(options.questions)
         ),
         "--passages, --bm25, --search and --closed-book exclude each other; expected one of them": sources

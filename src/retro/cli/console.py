@@ -222,6 +222,15 @@ def folder_for(path: Path) -> Path:
         return path
 
 
+def place_for(path: Path) -> Path:
+    """A folder that a command makes later; a place that cannot be written is refused now all the same."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    folder_for(path)
+    for folder in missing:
+        folder.rmdir()
+    return path
+
+
 def read_argument(text: str) -> str:
     """The text itself, or standard input for `-`."""
     if text != "-":

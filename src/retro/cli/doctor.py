@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from retro import catalogue
 from retro.cli.console import CONSOLE, parse, print_table
 from retro.errors import ConfigError
-from retro.stages.hints import quoted
+from retro.stages.hints import with_paths
 
 PACKAGE = "retro-lm"
 CORE = ("torch", "transformers", "faiss-cpu", "sentencepiece", "safetensors", "numpy")
@@ -92,7 +92,7 @@ def check_corpus(path: Path, mend: bool) -> None:
     broken = ingest.mend(work)
     for name in broken:
         CONSOLE.print(f"{name} was broken and has been taken out", soft_wrap=True)
-    next_step = f"now run: retro ingest SOURCE --out {quoted(path)}"
+    next_step = f"now run: {with_paths(work.command, work.text_path)}"
     CONSOLE.print(next_step if broken else f"{path}: nothing is broken", soft_wrap=True)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.text import Text
@@ -83,7 +83,6 @@ def main(arguments: list[str]) -> None:
     from retro.corpus.folder import CorpusFolder
     from retro.corpus.ingest import ingest, removal
     from retro.corpus.renewal import Changes
-    from retro.corpus.text import TextStore
     from retro.stages.executor import EXECUTORS
 
     sources = options.sources or options.corpus.sources
@@ -94,6 +93,7 @@ def main(arguments: list[str]) -> None:
         )
     work = CorpusFolder(options.out)
     work.expect_outside(sources)
+    say_trees(sources)
     executor = EXECUTORS[options.executor](options.workers)
     # A dry run must come before the workspace is touched.
     if options.dry_run:
@@ -121,11 +121,38 @@ def main(arguments: list[str]) -> None:
     print_corpus(work, corpus)
     for found in changes:
         print_changes(work, found)
+    print_all_left_out(work)
+
+
+def print_all_left_out(work: "CorpusFolder") -> None:
+    """Show what a finished corpus leaves out of its sources, and which files list all of it."""
+    from retro.corpus.pack import REPORT
+    from retro.corpus.text import TextStore
+
     text = TextStore.open(work.text_path)
-    print_left_out(text.left_out(), text.num_bytes(), text.encodings())
+    removed = work.removed_tallies()
+    kept_bytes = text.num_bytes() - sum(tally.num_bytes for tally in removed.values())
+    print_left_out({**text.left_out(), **removed}, kept_bytes, text.encodings())
     # A corpus from before there was such a list has none.
     if text.left_out() and work.left_out_path.exists():
         CONSOLE.print(f"{work.left_out_path} lists all that was left out", soft_wrap=True)
+    if removed:
+        CONSOLE.print(f"{work.tokens_path / REPORT} lists all that was removed", soft_wrap=True)
+
+
+def say_trees(sources: Sequence[str]) -> None:
+    """Say which folders are read as source trees: a folder of notes that git keeps is one, too."""
+    from retro.corpus.readers.records import split_fields
+    from retro.corpus.readers.trees import MAX_BYTES, is_source_tree
+
+    for place in (Path(split_fields(source)[0]) for source in sources):
+        if place.is_dir() and is_source_tree(place):
+            CONSOLE.print(
+                f"{place} is a source tree, as it has .git or .gitignore: each file is a document as it is "
+                f"written, without what git ignores and files above {megabytes(MAX_BYTES)}",
+                soft_wrap=True,
+                highlight=False,
+            )
 
 
 def check_base(name: str) -> None:
@@ -169,8 +196,9 @@ def read_options(arguments: list[str]) -> Options:
     if options.corpus.tokenizer:
         source = "--base" if options.base else "--tokenizer"
         for name in TRAINED:
-            if getattr(options.corpus, name) != getattr(corpus, name):
-                option = "--" + name.replace("_", "-")
+            option = "--" + name.replace("_", "-")
+            # Asked of the arguments: what is given may be equal to the default.
+            if any(is_option(argument, option) for argument in arguments):
                 raise ConfigError(
                     f"{option} is for a tokenizer that is trained, and {options.corpus.tokenizer} brings "
                     f"its own vocabulary; expected {option} or {source}, not both"
@@ -178,25 +206,36 @@ def read_options(arguments: list[str]) -> Options:
     return options
 
 
+def is_option(argument: str, option: str) -> bool:
+    """Whether an argument names the option, as `--one-two`, `--one_two` or with its value behind `=`."""
+    return argument.partition("=")[0].replace("_", "-") == option
+
+
 def print_look(sources: Sequence[str], options: Options, executor: "Executor") -> None:
     """Show what ingesting would find in the sources, and what it would leave out."""
     from retro.corpus.ingest import look
+    from retro.corpus.pack import duplicates, removal_tallies
     from retro.corpus.readers.problems import Problems
     from retro.corpus.text import text_bytes
 
     rows: list[list[str]] = []
     kept_bytes = 0
     whole = Problems()
+    kept: list[dict[str, Any]] = []
     with RichNarrator().progress("Reading") as progress:
-        looks = look(sources, options.corpus, options.fields, options.strict, executor, progress)
+        looks = look(sources, options.corpus, options.fields, options.strict, executor, progress, kept)
         for source, counts, problems in looks:
             size = text_bytes(counts)
             kept_bytes += size
             whole.absorb(problems)
             rows.append([source, f"{counts['documents']:,}", megabytes(size), f"{problems.count:,}"])
     print_table("would be read", ["source", "documents", "text", "left out"], rows)
-    print_left_out(whole.tallies, kept_bytes, whole.encodings)
-    CONSOLE.print("duplicates, and documents too close to held-out ones, are found later, among the tokens")
+    copies = removal_tallies(row for _, row in duplicates(lambda: kept))
+    kept_bytes -= sum(tally.num_bytes for tally in copies.values())
+    print_left_out({**whole.tallies, **copies}, kept_bytes, whole.encodings)
+    CONSOLE.print(
+        "training documents too close to held-out ones are found later, among the tokens", soft_wrap=True
+    )
 
 
 def print_left_out(tallies: "Mapping[str, Tally]", kept_bytes: int, encodings: Mapping[str, int]) -> None:
@@ -241,7 +280,7 @@ def print_corpus(work: "CorpusFolder", corpus: "Corpus") -> None:
         for source, counts in sorted(work.by_source().items())
     ]
     print_table(
-        f"by source; {work.tokens_path / 'removed.json'} lists what was removed",
+        "by source",
         ["source", *all_columns],
         rows,
     )

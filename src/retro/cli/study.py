@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.text import Text
 
-from retro.cli.console import CONSOLE, RichNarrator, parse, warn
+from retro.cli.console import CONSOLE, RichNarrator, parse, place_for, warn
 from retro.cli.demo import print_result
+from retro.cli.ingest import print_all_left_out
 from retro.cli.train import say
 from retro.corpus.readers.records import FieldMap
 from retro.errors import ConfigError
@@ -55,6 +56,7 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(f"--minutes is {options.minutes:g}; expected at most {MOST_MINUTES:,}, a year")
     from retro.own_text import first_words, study_text
 
+    place_for(options.out)
     result = study_text(
         options.out,
         options.sources,
@@ -64,6 +66,7 @@ def main(arguments: list[str]) -> None:
         options.embedder,
         partial(print_plan, options.minutes, []),
         say,
+        print_all_left_out,
     )
     print_result(result)
     command = shlex.join(["retro", "sample", str(options.out), first_words(result.folder), "--both"])

@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
     recipe = recipe_of(arguments)
     default = Options(work=tyro.MISSING, model=recipe.model, training=recipe.training)
     options = parse(Options, arguments, "train", default)
-    from retro.jobs.training import extend_run, train_run
+    from retro.jobs.training import extend_run, extended, train_run
     from retro.training.announcement import announced, epoch_tokens
     from retro.workspace import Workspace
 
@@ -64,8 +64,12 @@ def main(arguments: list[str]) -> None:
         redo_run(work, name)
     with RichNarrator().progress(f"Training {name}") as progress:
         if options.extend:
-            warn(*work.run(name).notes())  # other tokens than before are trained on, and that is said
-            artifact = extend_run(work, name, options.extend, progress)
+            opened = work.run(name)
+            warn(*opened.notes())  # other tokens than before are trained on, and that is said
+            chunk_len = opened.model.facts.chunk_len
+            training = extended(work, name, options.extend)
+            line = announced(progress, say, training, lambda: epoch_tokens(work.corpus().train, chunk_len))
+            artifact = extend_run(work, name, options.extend, line)
         else:
             line = announced(
                 progress, say, options.training, lambda: epoch_tokens(work.corpus().train, model.chunk_len)

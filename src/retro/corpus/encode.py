@@ -15,7 +15,7 @@ from retro.errors import ArtifactError
 from retro.stages.arrays import load_array
 from retro.stages.executor import Executor
 from retro.stages.files import atomic_write
-from retro.stages.hints import quoted
+from retro.stages.hints import quoted, with_paths
 from retro.stages.parts import ROWS, Parts
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Artifact, Stage, open_artifact, recorded_inputs, run_stage
@@ -39,8 +39,9 @@ class EncodedStore:
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
         self.fingerprint = artifact.fingerprint
-        work = quoted(artifact.path.parent)
-        self._remedy = f"run: retro doctor --work {work} --mend; then run: retro ingest SOURCE --out {work}"
+        again = f"retro ingest SOURCE --out {quoted(artifact.path.parent)}"
+        mend = f"retro doctor --work {quoted(artifact.path.parent)} --mend"
+        self._remedy = f"run: {mend}; then run: {with_paths(again, artifact.path)}"
         self._tables = Parts(artifact.path, ROWS, self._remedy)
         self._mapped: tuple[str, np.ndarray] | None = None
         artifact.expect_whole(*(name for name in artifact.manifest["files"] if name.endswith(ROWS.suffix)))

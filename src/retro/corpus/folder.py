@@ -8,8 +8,8 @@ from shlex import quote
 from typing import Any
 
 from retro.corpus.documents import SPLITS
-from retro.corpus.pack import REPORT
-from retro.corpus.readers.problems import FATAL, Tally
+from retro.corpus.pack import REPORT, removal_tallies
+from retro.corpus.readers.problems import Tally
 from retro.corpus.readers.records import split_fields
 from retro.corpus.renewal import settle
 from retro.corpus.text import LEFT_OUT, TextStore
@@ -80,11 +80,11 @@ class CorpusFolder:
         """How much of the sources was left out, by kind; `left_out_path` lists all of it."""
         return TextStore.open(self.text_path).left_out()
 
-    def skipped(self) -> int:
-        """How many files and records were meant to be read, and could not be."""
-        return sum(tally.documents for kind, tally in self.left_out().items() if kind in FATAL)
+    def removed_tallies(self) -> dict[str, Tally]:
+        """How much was removed among the tokens, by kind; `tokens/removed.json` lists all of it."""
+        return removal_tallies(self.removed_rows())
 
-    def expect_outside(self, sources: Sequence[str]) -> None:
+    def expect_outside(self, sources: Sequence[str], command: str = "ingest") -> None:
         """Refuse a workspace inside a folder that it is made from: what it holds would be read as text."""
         for source in sources:
             folder = Path(split_fields(source)[0])
@@ -92,7 +92,7 @@ class CorpusFolder:
                 outside = str(folder.resolve().with_name(f"{folder.resolve().name}-work"))
                 raise ConfigError(
                     f"{self.path} lies inside the source {folder}, and would be read as text; expected a "
-                    f"workspace outside of it; run: retro ingest {quote(source)} --out {quote(outside)}"
+                    f"workspace outside of it; run: retro {command} {quote(source)} --out {quote(outside)}"
                 )
 
     def finished_stages(self) -> dict[Path, str]:

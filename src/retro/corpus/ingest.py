@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from retro.corpus.readers import FieldMap, Problems
 from retro.corpus.readers.sources import fingerprint_of, read_raw, size_of
 from retro.corpus.renewal import CHANGES, PLACE, Changes, begin, commit, compare
 from retro.corpus.text import ReadingProgress, look_at, write_text
-from retro.corpus.tokenizers.training import make_tokenizer
+from retro.corpus.tokenizers.training import make_tokenizer, take_tokenizer
 from retro.corpus.tokens import Corpus
 from retro.stages.executor import Executor, LocalExecutor
 from retro.stages.progress import Progress, at_step, no_progress
@@ -61,12 +62,14 @@ def ingest(
     reading = _reading(sources, progress)
     renewal = begin(folder.path, inputs, config, against_fingerprint(names), _command(folder, sources))
     place = CorpusFolder(renewal) if renewal is not None else folder
+    # Before the text is read: a name may be wrong, or a hub out of reach.
+    taken = take_tokenizer(config.tokenizer, folder.tokenizer_path) if config.tokenizer else None
     # The processes are let go before the rest, which needs none.
     with closing(executor or LocalExecutor()) as workers:
         text = write_text(items, place.text_path, config, inputs, workers, problems, reading)
-        if renewal is None:
-            progress(0, 0, "Taking over a tokenizer" if config.tokenizer else "Learning a tokenizer")
-        tokenizer = make_tokenizer(text, folder.tokenizer_path, config)
+        if renewal is None and taken is None:
+            progress(0, 0, "Learning a tokenizer")
+        tokenizer = taken or make_tokenizer(text, folder.tokenizer_path, config)
         former = folder.encoded_path if renewal is not None and folder.is_finished else None
         changes = Changes()
         if renewal is not None and former is not None:
@@ -109,17 +112,19 @@ def look(
     strict: bool = False,
     executor: Executor | None = None,
     progress: Progress = no_progress,
+    kept: list[dict[str, Any]] | None = None,
 ) -> Iterator[tuple[str, Counter[str], Problems]]:
     """Every source with what ingesting would count and leave out of it; writes nothing.
 
-    Only duplicates and contamination are not known yet, as they are found among the tokens.
+    `kept` receives a row of every document that is kept, among which `duplicates` finds copies. Only
+    contamination is not known yet, as it is found among the tokens.
     """
     executor = executor or LocalExecutor()
     for source in sources:
         catalogue.fetch_if_missing(source, progress)
         problems = Problems(strict)
         items = read_raw(source, fields, problems)
-        counts = look_at(items, config, executor, problems, _reading([source], progress))
+        counts = look_at(items, config, executor, problems, _reading([source], progress), kept)
         yield source, counts, problems
 
 

@@ -1,6 +1,6 @@
 """Packing: from encoded shards to one token store for each split, without duplicates and contamination."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from retro.config.as_json import to_dict
 from retro.corpus.decontamination import find_contaminated, matches_names
 from retro.corpus.documents import Document
 from retro.corpus.encode import EncodedStore
+from retro.corpus.readers.problems import Kind, Tally
 from retro.corpus.tokenizers import Tokenizer
 from retro.corpus.tokens import Corpus, TokenStore, find_tokens, write_tokens
 from retro.errors import DataError
@@ -88,7 +89,7 @@ def removals(
 ) -> dict[int, dict[str, Any]]:
     """The documents that are left out, by number, each with the reason."""
     # In this order a document that could go for several reasons is listed with the first.
-    removed = dict(_duplicates(encoded))
+    removed = dict(duplicates(encoded.rows))
     removed |= {number: removal for number, removal in _named(encoded, names) if number not in removed}
     held_out = [
         (document.row["id"], np.array(document.tokens))
@@ -127,11 +128,11 @@ def _named(encoded: EncodedStore, names: frozenset[str]) -> Iterator[tuple[int, 
             yield number, _removal("named", row, row["title"] or row["id"], 1.0)
 
 
-def _duplicates(encoded: EncodedStore) -> Iterator[tuple[int, dict[str, Any]]]:
+def duplicates(rows: Callable[[], Iterable[dict[str, Any]]]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Every document whose text was met before. Held-out documents come first, so their copies stay."""
     first: dict[bytes, str] = {}
     for split in (*HELD_OUT, "train"):
-        for number, row in enumerate(encoded.rows()):
+        for number, row in enumerate(rows()):
             if row["split"] == split:
                 # As bytes, since there is one a document and hexadecimal text takes twice the memory.
                 digest = bytes.fromhex(row["content_hash"])
@@ -147,4 +148,19 @@ def _removal(reason: str, row: dict[str, Any], match: str, similarity: float) ->
         "document": row["id"],
         "matches": match,
         "similarity": similarity,
+        "bytes": row["num_bytes"],
     }
+
+
+def removal_tallies(removals: Iterable[dict[str, Any]]) -> dict[str, Tally]:
+    """How much was removed by kind, in the words that a user reads; earlier reports lack sizes."""
+    tallies: dict[str, Tally] = {}
+    for row in removals:
+        kind, reason = Kind.NAMED, "is named to be removed"
+        if row["reason"] == "duplicate":
+            kind, reason = Kind.DUPLICATE, f"is the same as {row['matches']}"
+        elif row["reason"] == "contaminated":
+            kind, reason = Kind.CONTAMINATED, f"is {row['similarity']:.0%} like {row['matches']}"
+        place = f"{row['source']}/{row['document']}"
+        tallies.setdefault(kind, Tally()).add(1, row.get("bytes", 0), [(place, reason)])
+    return tallies

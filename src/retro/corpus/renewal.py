@@ -21,6 +21,7 @@ from retro.corpus.readers.records import split_fields
 from retro.corpus.text import SETTINGS, TextStore
 from retro.errors import ArtifactError
 from retro.stages.files import locked, write_json
+from retro.stages.hints import FIELDS
 from retro.stages.stage import (
     Artifact,
     differences,
@@ -36,8 +37,6 @@ FOLDERS = ("text", "encoded", "tokens")
 """What is renewed together."""
 CHANGES = "changes.json"
 """What the last renewal added, changed and removed; it lies beside the token stores."""
-FIELDS = "fields."
-"""What the names of inputs begin with that are fields of a record, and no sources."""
 
 Key = tuple[str, str]
 """A document's source and id."""

@@ -162,11 +162,18 @@ def look_at(
     executor: Executor,
     problems: Problems,
     progress: ReadingProgress | None = None,
+    kept: list[dict[str, Any]] | None = None,
 ) -> Counter[str]:
-    """What `write_text` would count, and leave out, of the same items; nothing is written."""
+    """What `write_text` would count, and leave out, of the same items; nothing is written.
+
+    `kept` receives a row of every document that is kept, by which duplicates are found.
+    """
 
     def run(batches: Iterator[tuple[str, Batch]]) -> Iterable[dict[str, Any]]:
-        return executor.map(_look_at_shard, (batch for _, batch in batches))
+        for summary in executor.map(_look_at_shard, (batch for _, batch in batches)):
+            if kept is not None:
+                kept.extend(summary["kept"])
+            yield summary
 
     return _gather(items, Path(), config, run, problems, progress)
 
@@ -255,8 +262,21 @@ def _write_shard(batch: Batch) -> dict[str, Any]:
 
 
 def _look_at_shard(batch: Batch) -> dict[str, Any]:
-    """The same without writing."""
-    return _sift(batch, lambda document: None)
+    """The same without writing, and what tells the documents from each other."""
+    rows: list[dict[str, Any]] = []
+
+    def keep(document: Document) -> None:
+        rows.append(
+            {
+                "id": document.id,
+                "source": document.source,
+                "split": document.split,
+                "content_hash": document.content_hash,
+                "num_bytes": len(document.text.encode()),
+            }
+        )
+
+    return {**_sift(batch, keep), "kept": rows}
 
 
 def _sift(batch: Batch, keep: Callable[[Document], None]) -> dict[str, Any]:

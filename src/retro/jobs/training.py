@@ -78,10 +78,16 @@ def extend_run(work: Workspace, name: str, num_steps: int, progress: Progress = 
     schedule is the one it has, and where it has ended the rate stays at its minimum. The run stays as it is
     until the longer one is finished, and then becomes that one.
     """
+    longer = extended(work, name, num_steps)
+    return _train(work, work.run_path(name), work.run(name).run.load(), longer, {}, progress, extend=True)
+
+
+def extended(work: Workspace, name: str, num_steps: int) -> TrainingConfig:
+    """The settings of a finished run with so many steps more; a run that cannot be extended is refused."""
     if num_steps < 1:
         raise ConfigError(f"extend is {num_steps}; expected at least 1 step more")
     path = work.run_path(name)
-    run = work.run(name).run
+    work.run(name)
     finished = open_artifact(path, "run", f"retro train {work.path} --name {name}")
     if not set(finished.inputs) <= {"tokens", "tokenizer", "neighbours"}:
         raise ConfigError(
@@ -95,12 +101,11 @@ def extend_run(work: Workspace, name: str, num_steps: int, progress: Progress = 
             f"{checkpoint.path} is of step {checkpoint.step:,}; expected the last of {path}, "
             f"{config.num_steps:,}; train a longer run under another name"
         )
-    longer = dataclasses.replace(
+    return dataclasses.replace(
         config,
         num_steps=config.num_steps + num_steps,
         schedule_steps=config.schedule_steps or config.num_steps,
     )
-    return _train(work, path, run.load(), longer, {}, progress, extend=True)
 
 
 def fit_run(

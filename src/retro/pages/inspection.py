@@ -32,7 +32,8 @@ STYLE = """\
 .totals div { display: flex; flex-direction: column-reverse; }
 .totals dt { font-size: 12px; color: var(--quiet); }
 .totals dd { margin: 0; font-size: 1.35em; font-variant-numeric: tabular-nums; }
-.map { width: 100%; min-width: 680px; display: block; }
+/* Not narrower than its text can be read: a telephone scrolls. */
+.map { width: 100%; min-width: 960px; display: block; }
 .map text { font: 11px system-ui, sans-serif; fill: var(--quiet); }
 .map line { stroke: var(--line); }
 .map .zero { stroke: var(--quiet); }

@@ -217,16 +217,11 @@ def _share(value: float) -> str:
 
 def _figures(report: Report) -> list[tuple[str, str]]:
     """The plots with their captions."""
-    return [
+    plots = [
         (_training(report.curves), "Loss on validation sequences during training, nats a token."),
         (
             _by_mode(report),
             "Bits per byte on the test documents; bars show 95 % intervals over documents. Lower is better.",
-        ),
-        (
-            _by_k(report.baseline, report.retro),
-            "Bits per byte by the number of neighbours at evaluation; "
-            f"training used {report.comparison.on_mode.removeprefix('on-')}.",
         ),
         (
             _by_alpha(report),
@@ -237,6 +232,12 @@ def _figures(report: Report) -> list[tuple[str, str]]:
             "Bits per byte by how much of a chunk stands in one of its ten nearest neighbours.",
         ),
     ]
+    # One number of neighbours would be three dots that the bars above them show already.
+    if len(report.retro.modes) > 2:
+        used = report.comparison.on_mode.removeprefix("on-")
+        caption = f"Bits per byte by the number of neighbours at evaluation; training used {used}."
+        plots.insert(2, (_by_k(report.baseline, report.retro), caption))
+    return plots
 
 
 def _training(curves: Curves) -> str:

@@ -14,6 +14,9 @@ from html import escape
 from retro.pages.colours import BETTER, VARIABLES, WORSE
 from retro.retrieval.shared_runs import LONGEST, SHORTEST
 
+LONG_COMMAND = 160
+"""A longer command, which has a prompt of several lines in it, would take the room of the page itself."""
+
 
 def _rules(prefix: str, name: str, levels: range) -> str:
     """Classes `prefix1`, `prefix2` … for the levels of a colour scale."""
@@ -48,7 +51,10 @@ a:focus-visible, [tabindex]:focus-visible, summary:focus-visible { outline: 2px 
 .wide .note { max-width: none; }
 .made { margin: 0 0 1.4em; font-size: 13px; color: var(--quiet); }
 .made div, .facts div { display: grid; grid-template-columns: 7em 1fr; gap: 0 1em; padding: .1em 0; }
+.made code { white-space: pre-wrap; }
 .made code span { white-space: nowrap; }
+.made summary { cursor: pointer; }
+.made details[open] summary code { display: none; }
 .made dd, .facts dd { margin: 0; min-width: 0; overflow-wrap: anywhere; }
 .facts { font-size: .93em; }
 .facts div { border-bottom: 1px solid var(--line); padding: .35em 0; }
@@ -121,13 +127,22 @@ class Made:
     def html(self) -> str:
         rows = {
             "made": escape(self.date),
-            "command": f"<code>{_unbroken(escape(self.command))}</code>",
+            "command": _folded(self.command),
             "corpus": escape(self.corpus),
         }
         return _described("made", rows)
 
     def record(self) -> dict[str, str]:
         return {"date": self.date, "command": self.command, "corpus": self.corpus}
+
+
+def _folded(command: str) -> str:
+    """A command as it was given, line for line; one with a long prompt in it is folded to its beginning."""
+    whole = f"<code>{_unbroken(escape(command))}</code>"
+    if len(command) <= LONG_COMMAND:
+        return whole
+    beginning = " ".join(command[:LONG_COMMAND].split())
+    return f"<details><summary><code>{escape(beginning)} …</code> whole</summary>{whole}</details>"
 
 
 def _unbroken(command: str) -> str:

@@ -31,8 +31,9 @@ def verdict(comparison: Comparison, evidence: Evidence) -> str:
     gain = comparison.gain_over_baseline
     amount = f"{_percent(abs(gain.estimate))} {'fewer' if gain.estimate > 0 else 'more'} bits"
     found = (
-        f"with neighbours RETRO needs {amount} than the same model without retrieval (95 % interval of the "
-        f"saving {_percent(gain.low)} to {_percent(gain.high)}, {_documents(evidence)})."
+        f"with neighbours RETRO needs {amount} than the baseline, a model of the same shape that was "
+        "trained without retrieval (95 % interval of the saving "
+        f"{_percent(gain.low)} to {_percent(gain.high)}, {_documents(evidence)})."
     )
     if gain.low > 0:
         return f"Retrieval helps: {found}"
@@ -95,7 +96,7 @@ def _last_fall(losses: list[float]) -> float:
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+    return f"{100 * value:.1f} %".replace("-", "−")
 
 
 def _documents(evidence: Evidence) -> str:

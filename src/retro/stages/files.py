@@ -85,12 +85,14 @@ def locked(folder: Path) -> Iterator[None]:
 def link_or_copy(source: str | Path, target: str | Path) -> str:
     """A second name for a file that is never written again, or a copy where the file system has no links.
 
-    A target that is there already is an error: it may be a link as well, and copying would write through it.
+    What a kill has left at the target is taken away, and not written into: it may be a finished file itself.
     """
+    if os.path.lexists(target):
+        if os.path.samefile(source, target):
+            return str(target)
+        os.unlink(target)
     try:
         os.link(source, target)
-    except FileExistsError:
-        raise
     except OSError:
         shutil.copy2(source, target)
     return str(target)

@@ -1,9 +1,11 @@
 """Commands that messages tell to run, with the user's own paths in them.
 
 A message is often made where only a folder is known, such as that of a datastore. Its command is written
-with the placeholders WORK and RUN, and the folder's place in its workspace says what these are.
+with the placeholders WORK, RUN and SOURCE. The folder's place in its workspace says what the first two are,
+and the record of what was ingested there, the third.
 """
 
+import json
 import shlex
 from pathlib import Path
 
@@ -17,17 +19,37 @@ OF_RUNS = ("runs", "evaluations", "knn")
 ANYWHERE = ("evaluations", "sets")
 """Those of them that are also made outside of a workspace."""
 
+FIELDS = "fields."
+"""What the names of a text's inputs begin with that are fields of a record, and no sources."""
+
 
 def with_paths(command: str, path: Path) -> str:
-    """The command with the workspace around `path` for WORK, and the run for RUN, where there are such."""
+    """The command with what is known around `path`: the workspace for WORK, the run, and the sources."""
     work, run = _around(path)
-    known = {"WORK": work and quoted(work), "RUN": run and quoted(run)}
+    known = {
+        "WORK": work and quoted(work),
+        "RUN": run and quoted(run),
+        "SOURCE": work and _ingested(work / "text"),
+    }
     return " ".join(known.get(word) or word for word in command.split(" "))
 
 
 def quoted(path: str | Path) -> str:
     """A path or a name as a shell reads it, spaces and all."""
     return shlex.quote(str(path))
+
+
+def _ingested(text: Path) -> str:
+    """The sources of a workspace's text as a command names them, with their fields; else empty."""
+    for record in (text / "manifest.json", text.with_name(f"{text.name}.partial") / "plan.json"):
+        try:
+            inputs = json.loads(record.read_text())["inputs"]
+            words = [str(name) for name in inputs if not name.startswith(FIELDS)]
+            words += [f"--{name}={inputs[name]}" for name in inputs if name.startswith(FIELDS)]
+        except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
+            continue  # not there, or damaged: the placeholder stays
+        return shlex.join(words)
+    return ""
 
 
 def _around(path: Path) -> tuple[Path | None, str]:

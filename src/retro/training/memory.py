@@ -13,12 +13,17 @@ before the feed-forward layer."""
 
 
 def least_bytes(model: TrainableModel, config: TrainingConfig) -> int:
-    """What a step keeps at the very least for its backward pass, in float32; really it is far more."""
+    """What a step holds at the very least for its backward pass; really it is far more."""
     settings = model.settings()
     # Under torchrun each process has its share of the batch, perhaps on another machine.
     parts = config.accumulate * int(os.environ.get("WORLD_SIZE", "1"))
-    tokens = config.batch_size * config.seq_len // parts
-    return 4 * KEPT * tokens * int(settings.get("d_model", 0)) * int(settings.get("num_layers", 0))
+    sequences = max(1, config.batch_size // parts)
+    tokens = sequences * config.seq_len
+    hidden = 4 * KEPT * tokens * int(settings.get("d_model", 0)) * int(settings.get("num_layers", 0))
+    # The weights of one layer's causal attention, half a square for every head, in two bytes each. They grow
+    # with the square of the length: with small models they are what is refused first.
+    attention = 2 * tokens * config.seq_len // 2 * int(settings.get("num_heads", 0))
+    return max(hidden, attention)
 
 
 def expect_memory(model: TrainableModel, config: TrainingConfig) -> None:

@@ -104,7 +104,10 @@ def test_binary_large_and_empty_files_are_counted(tree: Path) -> None:
     assert [document.id for document in read(str(tree), problems=problems)] == sorted([*KEPT, "fits.txt"])
     assert [(Path(where).name, reason) for where, reason in but_ignored(problems)] == [
         ("__init__.py", "is empty"),
-        ("data.txt", "has 1,000,001 bytes; expected at most 1,000,000"),
+        (
+            "data.txt",
+            "has 1,000,001 bytes; expected at most 1,000,000 in a source tree; name it as well to read it",
+        ),
         ("picture.png", "is binary; expected text"),
     ]
 

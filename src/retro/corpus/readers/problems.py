@@ -32,11 +32,14 @@ class Kind(StrEnum):
     LINK = "link or special file"
     IGNORED = "ignored by git"
     NO_ARTICLE = "redirect, or no article"
+    DUPLICATE = "the same as another document"
+    CONTAMINATED = "too close to a held-out document"
+    NAMED = "named to be removed"
 
 
 FATAL = frozenset({Kind.UNREADABLE, Kind.NO_TEXT, Kind.EXTRA})
 """What stops a strict reading: text that was meant to be read, and could not be."""
-LOST = FATAL | {Kind.TOO_LONG, Kind.TOO_LARGE, Kind.FORMAT, Kind.DATA}
+LOST = FATAL | {Kind.TOO_LONG, Kind.TOO_LARGE, Kind.FORMAT, Kind.DATA, Kind.CONTAMINATED}
 """What is, or may be, text that the user would miss; the others hold none, or were left out on demand."""
 QUIET = frozenset({Kind.NOT_SAMPLED, Kind.HIDDEN, Kind.IGNORED, Kind.LINK, Kind.NO_ARTICLE, Kind.EMPTY})
 """What is counted and listed, and of which no example need be shown."""

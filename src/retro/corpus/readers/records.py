@@ -83,6 +83,8 @@ def to_document(
     text = record.get(fields.text) if isinstance(record, Mapping) else None
     if not isinstance(text, str) or not text.strip():
         reason = f"has no text; expected an object with a string called {fields.text}{_hint(record)}"
+        if isinstance(text, str):
+            reason = f"has no text, as its {fields.text} is empty; expected some"
         problems.add(where, reason, Kind.NO_TEXT, _size_of(record))
         return None
     document = Document(

@@ -69,7 +69,9 @@ def _content_of(file: Path, where: str, problems: Problems) -> bytes | None:
         problems.add(where, f"cannot be read ({error.strerror}); expected a readable file")
         return None
     if size > MAX_BYTES:
-        reason = f"has {size:,} bytes; expected at most {MAX_BYTES:,}"
+        reason = (
+            f"has {size:,} bytes; expected at most {MAX_BYTES:,} in a source tree; name it as well to read it"
+        )
         problems.add(where, reason, Kind.TOO_LARGE, size)
         return None
     if not content.strip():
@@ -142,6 +144,8 @@ def _list_by_rules(root: Path, folder: Path, rules: Rules, problems: Problems | 
             yield from _list_by_rules(root, path, rules, problems)
         elif entry.is_file():
             yield str(path.relative_to(root))
+        else:
+            _leave_out(path, "is no regular file", Kind.LINK, problems)
 
 
 def _leave_out(path: Path, reason: str, kind: Kind, problems: Problems | None) -> None:

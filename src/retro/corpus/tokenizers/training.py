@@ -19,13 +19,7 @@ from retro.stages.stage import MANIFEST, Artifact, Stage, open_artifact, recorde
 def make_tokenizer(text: TextStore, path: Path, config: CorpusConfig) -> Tokenizer:
     """Copy the tokenizer that the config names, or train one on a sample of the training documents alone."""
     if config.tokenizer:
-        # A run, or another workspace, carries its tokenizer as a finished folder of ours, of either kind.
-        folder = Path(config.tokenizer)
-        # A base that was fetched has a manifest as well, and a model's config.
-        is_ours = (folder / MANIFEST).exists() and not (folder / "config.json").exists()
-        copy = copy_finished if is_ours else copy_tokenizer
-        copy(config.tokenizer, path)
-        return Tokenizer.open(path)
+        return take_tokenizer(config.tokenizer, path)
     sample = sample_text(text, config.tokenizer_sample_bytes, config.tokenizer_weights)
     # A tokenizer that is there stays, whatever became of the text since: its tokens are in use.
     learned_from = recorded_inputs(path).get("text") if path.exists() else None
@@ -35,6 +29,17 @@ def make_tokenizer(text: TextStore, path: Path, config: CorpusConfig) -> Tokeniz
     }
     texts = (document.text for document in sample)
     train_tokenizer(texts, path, config.vocab_size, config.tokenizer_model, inputs)
+    return Tokenizer.open(path)
+
+
+def take_tokenizer(name: str, path: Path) -> Tokenizer:
+    """Copy the tokenizer that is named, for which no text is needed."""
+    # A run, or another workspace, carries its tokenizer as a finished folder of ours, of either kind.
+    # A base that was fetched has a manifest as well, and a model's config.
+    folder = Path(name)
+    is_ours = (folder / MANIFEST).exists() and not (folder / "config.json").exists()
+    copy = copy_finished if is_ours else copy_tokenizer
+    copy(name, path)
     return Tokenizer.open(path)
 
 

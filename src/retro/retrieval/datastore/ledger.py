@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from retro.corpus.readers.trees import plain_name
 from retro.errors import ArtifactError, DataError
 from retro.retrieval.search import Version
 from retro.stages.hints import quoted, with_paths
@@ -363,7 +364,8 @@ class Ledger:
             found = self.rows(
                 f"SELECT number FROM documents WHERE {column} = ? AND added <= ? "
                 "AND (? OR deleted IS NULL OR deleted > ?)",
-                (name, version, deleted, version),
+                # Names of files that are no UTF-8 are kept spelled out.
+                (plain_name(name), version, deleted, version),
             )
         except UnicodeEncodeError:
             return []  # half a surrogate pair, which the ledger cannot hold: nothing is called that
