@@ -52,6 +52,16 @@ SPOILED = [
     ("evaluation", "evaluations/retro/test/results.json", b"{}"),
     ("pinned neighbours", "evaluations/retro/test/neighbours/pinned.json", b"null"),
     ("pinned neighbours", "evaluations/retro/test/neighbours/pinned.json", b"oull"),
+    (
+        "pinned neighbours",
+        "evaluations/retro/test/neighbours/pinned.json",
+        b'{"fingerprint": "x", "version": 1, "live": [155, null, 155, 155]}',
+    ),
+    (
+        "pinned neighbours",
+        "evaluations/retro/test/neighbours/pinned.json",
+        b'{"fingerprint": "x", "version": 1, "live": [0, 0]}',
+    ),
     ("datastore", "datastore/segments/000000/index/removed.npy", npy(np.zeros(()))),
     ("datastore", "datastore/segments/000000/documents.npy", npy(np.zeros(3))),
     ("datastore", "datastore/segments/000000/index/index.json", b'{"kind": "exact", "num_keys": null}'),
@@ -92,6 +102,18 @@ def test_indexes(tmp_path: Path, kind: str, name: str, content: bytes) -> None:
         open_index(tmp_path, keys)
 
 
+def test_half_a_character_of_utf16_at_the_end_of_a_table(tmp_path: Path) -> None:
+    (tmp_path / "table.tsv").write_bytes(b'\xff\xfeid\ttext\ttitle\n1\t"first\t ""quote')
+    with watched("found"), pytest.raises(DataError, match="expected the names of the columns"):
+        list(readers.read(str(tmp_path / "table.tsv")))
+
+
+def test_building_anew_what_cannot_be_built_removes_nothing(place: Place) -> None:
+    before = place.state()
+    expect_one_line(place, ["build", "WORK", "--embedder", "ENCODER", "--index", "[bold]", "--redo"])
+    assert place.state() == before
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -101,6 +123,8 @@ def test_indexes(tmp_path: Path, kind: str, name: str, content: bytes) -> None:
         "UPDATE versions SET documents = 'x'",
         # Documents that the newest version does not have: a search asked for the next version, for ever.
         "UPDATE documents SET added = 99",
+        "UPDATE documents SET num_tokens = 'nan'",
+        "UPDATE segments SET files = '{\"\": null}'",
     ],
 )
 def test_ledgers(finished: Path, tmp_path: Path, change: str) -> None:

@@ -32,8 +32,9 @@ def main(arguments: list[str]) -> None:
     default = Options(work=tyro.MISSING, also=(), datastore=recipe_of(arguments).datastore)
     options = parse(Options, arguments, "build", default)
     # Imported after parsing, so that --help does not wait for torch.
+    from retro.corpus.tokens import TokenStore
     from retro.jobs.retrieval import build, neighbours_paths
-    from retro.retrieval.datastore.build import removal
+    from retro.retrieval.datastore.build import expect_buildable, removal
     from retro.retrieval.datastore.info import describe
     from retro.stages.executor import LocalExecutor
     from retro.stages.redo import removal_of
@@ -41,6 +42,9 @@ def main(arguments: list[str]) -> None:
 
     work = Workspace(options.work)
     if options.redo:
+        # Before anything is removed: what cannot be built must not cost what was.
+        stores = [work.corpus().train, *map(TokenStore.open, options.also)]
+        expect_buildable(stores, work.tokenizer_path, options.datastore)
         # Neighbours go as well: they are numbers of chunks, which would fit a datastore of other keys, too.
         neighbours = removal_of(neighbours_paths(work))
         runs = sorted((work.path / "runs").glob("*"))

@@ -27,11 +27,18 @@ class PinnedNeighbours(Neighbours):
 
     def __init__(self, artifact: Artifact, store: TokenStore, datastore: Datastore) -> None:
         super().__init__(artifact, store, datastore)
-        remedy = f"remove {artifact.path} and run the same command again"
-        self._record = read_object(artifact.file(RECORD), remedy)
+        self._record = read_object(artifact.file(RECORD), self._remedy)
         kinds = {"fingerprint": str, "version": int, "live": list}
-        if not all(isinstance(self._record.get(name), kind) for name, kind in kinds.items()):
-            raise ArtifactError(f"{artifact.file(RECORD)} is damaged; expected {', '.join(kinds)}; {remedy}")
+        is_whole = all(isinstance(self._record.get(name), kind) for name, kind in kinds.items())
+        if not is_whole or not all(isinstance(number, int) for number in self._record["live"]):
+            raise self._damaged(f"expected {', '.join(kinds)}")
+
+    @property
+    def _remedy(self) -> str:
+        return f"remove {self.artifact.path} and run the same command again"
+
+    def _damaged(self, expected: str) -> ArtifactError:
+        return ArtifactError(f"{self.artifact.file(RECORD)} is damaged; {expected}; {self._remedy}")
 
     @property
     def fingerprint(self) -> str:
@@ -46,8 +53,10 @@ class PinnedNeighbours(Neighbours):
 
     def num_deleted(self, k: int) -> int:
         """How many of the first k neighbours of all chunks have been deleted from the datastore since."""
-        pinned = sum(self._record["live"][:k])
-        return int(pinned - sum(_live_by_rank(self)[:k]))
+        deleted = sum(self._record["live"][:k]) - sum(_live_by_rank(self)[:k])
+        if deleted < 0:
+            raise self._damaged("expected at least as many neighbours as there are now")
+        return deleted
 
 
 def pin(neighbours: Neighbours, folder: Path) -> PinnedNeighbours:

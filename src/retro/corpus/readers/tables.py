@@ -75,7 +75,7 @@ def csv_records(
         rows = csv.reader(lines, delimiter=delimiter, strict=True)
         try:
             header = next(rows, [])
-        except csv.Error as error:
+        except (csv.Error, UnicodeDecodeError) as error:
             problems.add(
                 f"{where} line 1", f"is no header of a table ({error}); expected the names of the columns"
             )
@@ -102,6 +102,10 @@ def csv_records(
                     f"is no row of the table ({error}); expected {len(header)} columns",
                 )
                 continue
+            except UnicodeDecodeError as error:
+                # Half a character of UTF-16 is at the very end, where nothing can follow.
+                problems.add(f"{where} line {number}", f"ends within a character ({error.reason})")
+                return
             fault = _fault_of(row, header)
             if fault:
                 problems.add(f"{where} line {number}", fault, size=sum(map(len, row)))

@@ -38,6 +38,25 @@ SOURCES = "sources"
 """The fact that names the sources of the first of them, with which a datastore is kept in step."""
 
 
+def expect_buildable(
+    stores: Sequence[TokenStore],
+    tokenizer_path: Path,
+    config: DatastoreConfig,
+    progress: Progress = no_progress,
+) -> tuple[Tokenizer, Embedder]:
+    """What chunks are read and embedded with; whatever cannot be built is refused before keys are made."""
+    if not stores:
+        raise ConfigError("no token store was named; expected at least one")
+    tokenizer = Tokenizer.open(tokenizer_path)
+    embedder = open_embedder(config.embedder, config.embedder_precision, progress)
+    make_index(config.index, embedder.width, 0, config.exact_below)
+    for store in stores:
+        place = store.artifact.path
+        command = with_paths("retro ingest SOURCE --out WORK", place)
+        tokenizer.expect(store.tokenizer_fingerprint, str(place), command)
+    return tokenizer, embedder
+
+
 def build_datastore(
     stores: Sequence[TokenStore],
     tokenizer_path: Path,
@@ -51,15 +70,7 @@ def build_datastore(
     Interrupted, it goes on behind the last finished shard of keys. A finished datastore of the same
     settings and tokens is opened, whatever was added or deleted since.
     """
-    if not stores:
-        raise ConfigError("no token store was named; expected at least one")
-    tokenizer = Tokenizer.open(tokenizer_path)
-    embedder = open_embedder(config.embedder, config.embedder_precision, progress)
-    make_index(config.index, embedder.width, 0, config.exact_below)  # refused now, not when all keys are made
-    for store in stores:
-        place = store.artifact.path
-        command = with_paths("retro ingest SOURCE --out WORK", place)
-        tokenizer.expect(store.tokenizer_fingerprint, str(place), command)
+    tokenizer, embedder = expect_buildable(stores, tokenizer_path, config, progress)
     facts = {
         "format": FORMAT,
         "config": to_dict(config),

@@ -52,6 +52,7 @@ CREATE INDEX documents_by_title ON documents (title);
 CREATE INDEX documents_deleted ON documents (segment, deleted) WHERE deleted IS NOT NULL;
 """
 COLUMNS = ("id", "source", "title", "language", "content_hash", "num_tokens", "num_bytes")
+COUNTED = ("num_tokens", "num_bytes", "first_chunk", "num_chunks")
 
 
 class CompactedError(ArtifactError):
@@ -328,7 +329,11 @@ class Ledger:
                 (*part, version, version),
             )
             for number, *values in rows:
-                found[number] = dict(zip(columns, values, strict=True))
+                row = dict(zip(columns, values, strict=True))
+                # SQLite keeps text in a column of numbers if it is given any.
+                if not all(isinstance(row[name], int) for name in COUNTED):
+                    raise self._unreadable(f"document {number} has no whole numbers for {', '.join(COUNTED)}")
+                found[number] = row
         # Numbers are never given again and rows only go in a compaction; without one, the file is damaged.
         missing = [int(number) for number in numbers if int(number) not in found]
         if missing and self._was_compacted_since(version):

@@ -66,9 +66,9 @@ def _check_files(datastore: Datastore, rows: list[SegmentRow], version: int, pro
     files = [(row.name, name, checksum) for row in rows for name, checksum in row.files.items()]
     for number, (segment, name, checksum) in enumerate(files, start=1):
         file = datastore.path / SEGMENTS / segment / name
-        if not file.exists() or file_checksum(file) != checksum:
+        if not file.is_file() or file_checksum(file) != checksum:
             with datastore.ledger.at(version):  # a compaction removes files, which is no fault
-                found = "is missing" if not file.exists() else "does not match its checksum"
+                found = "is missing" if not file.is_file() else "does not match its checksum"
             raise ArtifactError(
                 f"{file} {found}; expected what was committed; restore it, or remove the datastore and "
                 f"run: {with_paths('retro build WORK', datastore.path)}"

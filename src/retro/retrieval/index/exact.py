@@ -7,6 +7,7 @@ from typing import Any
 import faiss
 import numpy as np
 
+from retro.errors import ArtifactError
 from retro.retrieval.index.protocol import Entries, Found, Removals, save_description
 
 BLOCK = 16_384
@@ -79,7 +80,13 @@ class DenseIndex:
 
     def _found(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> Found:
         """What the approximate index finds, with true distances, equals by row."""
-        return rank(self.keys, queries, self._candidates(queries, k, allowed, share), k)
+        rows = self._candidates(queries, k, allowed, share)
+        if rows.size and not -1 <= rows.min() <= rows.max() < len(self.keys):
+            raise ArtifactError(
+                f"the index {self.kind} names rows that are not among its {len(self.keys):,} keys; "
+                "expected the one that was built; restore its file, or build the datastore again"
+            )
+        return rank(self.keys, queries, rows, k)
 
     def _candidates(
         self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float
