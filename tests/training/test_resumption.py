@@ -80,6 +80,7 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path) -> None:
     )
     assert {path.name for path in (tmp_path / "two").iterdir()} == {
         "README.md",
+        "config.json",
         "manifest.json",
         METRICS,
         "model.safetensors",

@@ -81,7 +81,7 @@ def test_a_resumed_run_is_the_unbroken_run(workspace: Workspace, bert: str, tmp_
 def test_a_finished_run_is_a_model_folder(workspace: Workspace, bert: str, tmp_path: Path) -> None:
     model = start(workspace, bert, tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"README.md", "run.json", "manifest.json", METRICS, "model.safetensors"}
+    assert names == {"README.md", "config.json", "run.json", "manifest.json", METRICS, "model.safetensors"}
     loaded = load(tmp_path / "run")
     assert loaded.config == model.config
     tokens = torch.arange(1, 20)[None]
