@@ -41,6 +41,7 @@ SPOILED = [
     ("tokens", "tokens/test/ends.npy", HEADER.replace(b"(3,)", b"(3}}")),
     ("encoded", "encoded/000000.npy", npy(np.zeros(()))),
     ("neighbours", "neighbours/test/neighbours.npy", npy(np.zeros((2, 2)))),
+    ("neighbours", "neighbours/test/distances.npy", npy(np.zeros((156, 4), dtype="<M8[s]"))),
     ("neighbours", "neighbours/test/distances.npy", HEADER.replace(b"{", b"\x80", 1)),
     ("run", "runs/retro/manifest.json", b"{"),
     ("run", "runs/retro/run.json", DEEP),

@@ -127,9 +127,10 @@ def _load_found(artifact: Artifact) -> tuple[np.ndarray, np.ndarray]:
     remedy = f"remove {artifact.path} and run: {COMMAND}"
     chunks = load_array(artifact.file("neighbours.npy"), remedy, mapped=True)
     distances = load_array(artifact.file("distances.npy"), remedy, mapped=True)
-    if chunks.ndim != 2 or chunks.shape != distances.shape or chunks.dtype.kind != "i":
+    kinds = chunks.dtype.kind + distances.dtype.kind
+    if chunks.ndim != 2 or chunks.shape != distances.shape or kinds != "if":
         raise ArtifactError(
-            f"{artifact.path} holds {chunks.dtype} of shape {chunks.shape} and distances of shape "
+            f"{artifact.path} holds {chunks.dtype} of shape {chunks.shape} and distances {distances.dtype}, "
             f"{distances.shape}; expected chunks by rank, each with its distance; {remedy}"
         )
     return chunks, distances
