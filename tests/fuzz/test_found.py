@@ -103,6 +103,14 @@ def test_indexes(tmp_path: Path, kind: str, name: str, content: bytes) -> None:
         open_index(tmp_path, keys)
 
 
+def test_a_lone_exclamation_mark_in_an_ignore_file(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("*.txt\n!")
+    (tmp_path / "a.py").write_text("print(1)\n")
+    (tmp_path / "b.txt").write_text("ignored\n")
+    with watched("found"):
+        assert [document.id for document in readers.read(str(tmp_path))] == [".gitignore", "a.py"]
+
+
 def test_half_a_character_of_utf16_at_the_end_of_a_table(tmp_path: Path) -> None:
     (tmp_path / "table.tsv").write_bytes(b'\xff\xfeid\ttext\ttitle\n1\t"first\t ""quote')
     with watched("found"), pytest.raises(DataError, match="expected the names of the columns"):

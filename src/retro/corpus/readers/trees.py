@@ -124,11 +124,20 @@ def _ask_git(root: Path, *options: str) -> list[str] | None:
     return sorted({os.fsdecode(name) for name in done.stdout.split(b"\0") if name})
 
 
+def _is_rule(line: str) -> bool:
+    """Whether a line of an ignore file means anything; git passes over others, such as a lone `!`."""
+    try:
+        pathspec.GitIgnoreSpec.from_lines([line])
+    except ValueError:
+        return False
+    return True
+
+
 def _list_by_rules(root: Path, folder: Path, rules: Rules, problems: Problems | None) -> Iterator[str]:
     ignore_file = folder / IGNORE_FILE
     if ignore_file.is_file():
         lines = ignore_file.read_text(encoding="utf-8", errors="replace").splitlines()
-        rules = [*rules, (folder, pathspec.GitIgnoreSpec.from_lines(lines))]
+        rules = [*rules, (folder, pathspec.GitIgnoreSpec.from_lines(filter(_is_rule, lines)))]
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         path = Path(entry.path)
         if entry.name == ".git":

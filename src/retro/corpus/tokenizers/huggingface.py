@@ -43,7 +43,10 @@ class HuggingFaceTokenizer(Tokenizer):
         try:
             changed = json.dumps(_without_changes_to_the_text(document))
             self._tokenizer = tokenizers.Tokenizer.from_str(changed)
-        except Exception as error:  # noqa: BLE001 — the library raises nothing more telling
+        except BaseException as error:
+            # A panic of its Rust code is no `Exception`; an interrupt is none either, and goes on.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
             raise ArtifactError(
                 f"{path / MODEL_FILE} is no tokenizer ({error}); expected one that was saved; {REMEDY}"
             ) from None
