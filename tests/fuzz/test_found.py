@@ -117,6 +117,10 @@ def test_half_a_character_of_utf16_at_the_end_of_a_table(tmp_path: Path) -> None
         list(readers.read(str(tmp_path / "table.tsv")))
 
 
+def test_a_folder_without_a_name_of_its_own(place: Place) -> None:
+    expect_one_line(place, ["build", "WORK", "--embedder", "ENCODER", ""])
+
+
 def test_building_anew_what_cannot_be_built_removes_nothing(place: Place) -> None:
     before = place.state()
     expect_one_line(place, ["build", "WORK", "--embedder", "ENCODER", "--index", "[bold]", "--redo"])

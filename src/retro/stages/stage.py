@@ -176,7 +176,7 @@ def restore(path: Path) -> None:
 
 def replaced_by(path: Path) -> Path:
     """Where a folder lies for the moment in which another takes its place."""
-    return path.with_name(path.name + ".replaced")
+    return _beside(path, ".replaced")
 
 
 def find_finished(
@@ -212,7 +212,13 @@ def _plan(kind: str, config: dict[str, Any], inputs: dict[str, str]) -> dict[str
 
 def partial_of(path: Path) -> Path:
     """Where a stage lies until it is finished."""
-    return path.with_name(path.name + ".partial")
+    return _beside(path, ".partial")
+
+
+def _beside(path: Path, ending: str) -> Path:
+    """A folder's name with an ending, where it lies; `.` and `..` have no name of their own."""
+    place = path.resolve() if path.name in ("", "..") else path
+    return place.with_name(place.name + ending) if place.name else place / ending
 
 
 def _open_same(path: Path, plan: dict[str, Any], command: str) -> Artifact:
