@@ -53,10 +53,10 @@ def read(
     logits = logits.masked_fill(~memory.is_token[:, :, None, None], NONE)
     total = logits.logsumexp(-1, keepdim=True)
     found = (logits - total).exp().to(memory.values.dtype) @ memory.values
-    shape = {"kv": kv_heads, "m": query.shape[3]}
+    m = query.shape[3]
     return (
-        rearrange(found, "batch row kv (group m) d -> batch (kv group) row m d", m=shape["m"]),
-        rearrange(total[..., 0], "batch row kv (group m) -> batch (kv group) row m", m=shape["m"]),
+        rearrange(found, "batch row kv (group m) d -> batch (kv group) row m d", m=m),
+        rearrange(total[..., 0], "batch row kv (group m) -> batch (kv group) row m", m=m),
     )
 
 

@@ -249,7 +249,6 @@ class FittedModel(TrainableModel):
         *,
         greedy: bool = False,
     ) -> Scored:
-        retrieved = None
         if neighbours is not None and not torch.is_grad_enabled() and len(tokens) > 1:
             # Sequence by sequence, as the neighbours of many take far more memory than the text.
             mask = neighbour_mask if neighbour_mask is not None else torch.ones_like(neighbours[..., 0] > 0)
