@@ -242,6 +242,21 @@ def test_a_place_that_is_not_utf8(place: Place) -> None:
         place.restore()
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ingest", "SOURCE", "--out", "OUT", "--vocab-size", str(1 << 31)], "expected less than 2^31"),
+        (["ingest", "SOURCE", "--out", "OUT", "--vocab-size", "9" * 23], "expected less than 2^63"),
+        (["train", "WORK", "--num-steps", "9" * 23], "expected less than 2^63"),
+    ],
+)
+def test_a_number_that_no_library_takes(place: Place, words: list[str], said: str) -> None:
+    expect_one_line(place, words)
+    code, error = run(place.fill(words))
+    assert code == 1
+    assert said in error
+
+
 @pytest.mark.usefixtures("small_models")
 @pytest.mark.parametrize("command", [command for command in BASES if not BASES[command].count("no-")])
 def test_what_is_drawn_begins_with_a_call_that_works(place: Place, command: str) -> None:

@@ -11,9 +11,11 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_positive(config: Any, *names: str) -> None:
+    """Each is more than 0, and small enough for every library to take it."""
     for name in names:
         value = getattr(config, name)
         require(value > 0, f"{name} is {value}; expected a positive number")
+        require(value < 1 << 63, f"{name} is {value}; expected less than 2^63")
 
 
 def require_one_of(name: str, value: str, *choices: str) -> None:

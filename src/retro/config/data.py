@@ -37,6 +37,7 @@ class CorpusConfig:
 
     def __post_init__(self) -> None:
         require_positive(self, "vocab_size", "tokenizer_sample_bytes", "decontaminate_ngram")
+        require(self.vocab_size < 1 << 31, f"vocab_size is {self.vocab_size}; expected less than 2^31")
         require(
             self.max_document_bytes >= 0,
             f"max_document_bytes is {self.max_document_bytes}; expected a positive number, or 0 to keep all",
