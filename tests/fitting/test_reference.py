@@ -69,6 +69,7 @@ def literal_attention(
     first: int,
     beside: list[Keys] | None = None,
     bias: Tensor | None = None,
+    scale: Tensor | None = None,
 ) -> tuple[list[Tensor], Keys]:
     """ATTN of a Llama: each token sees its past and, in one softmax, what stands beside it.
 
@@ -91,8 +92,9 @@ def literal_attention(
             q = turned(base, query, first + i)
             extra = Keys() if beside is None else beside[i]
             shift = 0.0 if bias is None else float(bias[number])
+            sharper = 1.0 if scale is None else float(scale[number])
             logits = [q @ key[group] / math.sqrt(width) for key in own.keys[: i + 1]]
-            logits += [q @ key[group] / math.sqrt(width) + shift for key in extra.keys]
+            logits += [q @ key[group] * sharper / math.sqrt(width) + shift for key in extra.keys]
             values = [value[group] for value in (*own.values[: i + 1], *extra.values)]
             weights = torch.softmax(torch.stack(logits), 0)
             read.append(sum(weight * value for weight, value in zip(weights, values, strict=True)))
@@ -157,7 +159,9 @@ def beside_logits(model: FittedModel, tokens: Tensor, neighbours: Tensor, mask: 
     base: Any = model.base
     assert model.bias is not None
     readable = is_read(model, neighbours, mask)
-    # The neighbours of chunk u end just before its last token, which is the first to read them.
+    assert model.log_scale is not None
+    # The neighbours of chunk u end some way before its last token, which is the first to read them.
+    before = model.config.distance + 2 * M
     retrieved = [
         [[base.model.embed_tokens.weight[int(t) if int(t) < VOCAB else 0] for t in one] for one in found]
         for found in neighbours
@@ -168,15 +172,16 @@ def beside_logits(model: FittedModel, tokens: Tensor, neighbours: Tensor, mask: 
         for u, found in enumerate(retrieved):
             memory = Keys()
             for j, states in enumerate(found):
-                after, computed = literal_attention(base, layer, states, (u + 1) * M - 1 - 2 * M)
+                after, computed = literal_attention(base, layer, states, (u + 1) * M - 1 - before)
                 found[j] = feed_forward(layer, after)
-                places = [place for place, exists in enumerate(readable[u][j]) if exists]
+                # The first token is only where heads rest; the text has one of its own.
+                places = [place for place, exists in enumerate(readable[u][j]) if exists and place]
                 memory.keys += [computed.keys[place] for place in places]
                 memory.values += [computed.values[place] for place in places]
             memories.append(memory)
         # The last token of chunk u, and all but the last of the next, read the neighbours of chunk u.
         beside = [memories[(i + 1) // M - 1] if i >= M - 1 else Keys() for i in range(len(tokens))]
-        h, _ = literal_attention(base, layer, h, 0, beside, model.bias[p])
+        h, _ = literal_attention(base, layer, h, 0, beside, model.bias[p], model.log_scale[p].exp())
         h = feed_forward(layer, h)
     return torch.stack([base.lm_head.weight @ base.model.norm(state) for state in h])
 

@@ -41,7 +41,7 @@ BASES: dict[str, str] = {
     "doctor": "--work WORK",
     "reproduce": "no-experiment --out OUT",
     "demo": "--out OUT --recipe no-recipe",
-    "study": "OWN --out OUT --embedder ENCODER --minutes 1",
+    "study": "OWN --out OUT --embedder ENCODER --minutes 5",
     "harness": "WORK retro --tasks no-task",
 }
 """A call of each command that would do little; what is drawn comes after it and changes it."""

@@ -21,6 +21,9 @@ class FitConfig:
     layers: tuple[int, ...] = ()
     """Layers that read neighbours, counted from 1. Empty: all for `attention`, every third from 6 on for
     `cross-attention`."""
+    distance: int = 192
+    """How many positions before the tokens that read it a neighbour ends, for `attention`, in bases whose
+    positions are relative. Too near, heads that look for the token before take a neighbour's for the text's."""
     pointer: bool = True
     """Whether the neighbours' tokens vote for the next one, weighed by a learned gate."""
     pointer_layer: int = 0
@@ -35,6 +38,7 @@ class FitConfig:
 
     def __post_init__(self) -> None:
         require_positive(self, "chunk_len")
+        require(self.distance >= 0, f"distance is {self.distance}; expected 0 or more")
         require_one_of("reading", self.reading, "attention", "cross-attention", "none")
         require(
             self.pointer or self.reading != "none",

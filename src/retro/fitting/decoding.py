@@ -19,7 +19,8 @@ from retro.model.chunked_cross_attention import ChunkedCrossAttention
 from retro.model.pointer import Vote
 
 if TYPE_CHECKING:
-    from retro.fitting.fitted import FittedModel, Retrieved
+    from retro.fitting.fitted import FittedModel
+    from retro.fitting.neighbours import Retrieved
 
 
 class FittedDecoding:
@@ -375,9 +376,8 @@ class NewestReading(Reading):
         memory = None if self.present is None else self.present.memories.get(layer)
         if memory is None:
             return asked.own
-        assert self.model.bias is not None
-        bias = self.model.bias[self.model.config.layers.index(layer + 1), : asked.num_heads]
-        query = rearrange(asked.query, "b h m d -> b h 1 m d")
+        bias, scale = self.model.weighing(layer, asked.num_heads)
+        query = rearrange(asked.query, "b h m d -> b h 1 m d") * scale[:, None, None, None]
         found, total = read(query, memory, asked.scaling, asked.softcap)
         present = memory.is_token.any(-1)[:, None]
         mixed = share(

@@ -9,8 +9,6 @@ its gate (`model/pointer.py`). Only that is trained and saved; the base is named
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,62 +22,20 @@ from retro.config.as_json import to_dict
 from retro.config.fit import FitConfig
 from retro.errors import ConfigError
 from retro.fitting.base import Known, describe_base, look_at
-from retro.fitting.beside import Memory, put_beside, take_away
+from retro.fitting.beside import put_beside, take_away
 from retro.fitting.cached import decoding_fault
 from retro.fitting.decoding import FittedDecoding
-from retro.fitting.interface import Asked
+from retro.fitting.neighbours import Retrieved, read_neighbours, trunk_states
 from retro.fitting.places import Places, evaluating
 from retro.fitting.readings import Joints, Reading, active, expect_hookable
 from retro.fitting.whole import WholeReading
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
 from retro.model.encoder import Encoder
 from retro.model.layers import embed
-from retro.model.pointer import Pointer, Vote, measure, successors
+from retro.model.pointer import Pointer, Vote, measure
 from retro.model.protocol import ModelFacts, Scored, TrainableModel
 from retro.model.read_out import FEW_LOGITS, FEW_ROWS, score_states
 from retro.model.weights import write_model
-
-READ_AT_ONCE = 1 << 14
-"""Neighbour tokens that the base reads in one pass; more are read in several."""
-
-
-@dataclass(frozen=True)
-class Retrieved:
-    """Neighbours as the base has read them, for each chunk (batch, chunk, …)."""
-
-    neighbours: Int[Tensor, "batch chunk neighbour retrieved"]
-    is_token: Bool[Tensor, "batch chunk neighbour retrieved"]
-    memories: dict[int, Memory]
-    """By layer, from 0; empty unless the base's attention reads them."""
-    keys: Float[Tensor, "batch chunk voter width"] | None
-    """States to match, standardised; None without a pointer."""
-    voted: Int[Tensor, "batch chunk voter"]
-    is_voter: Bool[Tensor, "batch chunk voter"]
-
-
-class _Enough(Exception):  # noqa: N818 — not an error: the layers above are not needed
-    """Ends a forward pass of the base early."""
-
-
-class _Trunk(Reading):
-    """Reads text through the first layers of the base, and stops there if that is all that is needed."""
-
-    def __init__(self, joints: Joints, last: int) -> None:
-        """`last` is the layer, from 0, after which nothing is needed; −1 for none."""
-        super().__init__(joints)
-        self.last = last
-        self.memories: dict[int, tuple[Tensor, Tensor]] = {}
-        """Keys and values of each layer, as its attention was given them."""
-
-    def attend(self, layer: int, asked: Asked) -> Tensor:
-        self.memories[layer] = (asked.key, asked.value)
-        return asked.own
-
-    def leave(self, layer: int, states: Tensor) -> None:
-        super().leave(layer, states)
-        if layer == self.last:
-            raise _Enough
-
 
 class FittedModel(TrainableModel):
     """A base that reads neighbours."""
@@ -147,12 +103,14 @@ class FittedModel(TrainableModel):
         config = self.config
         dtype = next(self.base.parameters()).dtype
         self.bias: nn.Parameter | None = None
+        self.log_scale: nn.Parameter | None = None
         self.pointer: Pointer | None = None
         self.encoder: Encoder | None = None
         self.encoder_embedding: nn.Embedding | None = None
         self.cross: nn.ModuleList | None = None
         if config.reading == "attention":
             self.bias = nn.Parameter(torch.zeros(len(config.layers), num_heads, dtype=dtype))
+            self.log_scale = nn.Parameter(torch.zeros(len(config.layers), num_heads, dtype=dtype))
         if config.pointer:
             self.pointer = Pointer(self.width, self.last_width).to(dtype)
         if config.reading == "cross-attention":
@@ -300,8 +258,10 @@ class FittedModel(TrainableModel):
         if retrieved is None:
             return self.run(None, **self.inputs(tokens), use_cache=False).last_hidden_state, None
         reading = WholeReading(self, retrieved, tokens != self.pad_id)
-        # The base itself needs no gradient unless something in it is trained.
-        trains = torch.is_grad_enabled() and (self.bias is not None or self.cross is not None)
+        # The base itself needs no gradient unless something within it is trained.
+        within = [] if self.cross is None else list(self.cross.parameters())
+        within += [number for number in (self.bias, self.log_scale) if number is not None]
+        trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in within)
         with torch.set_grad_enabled(trains):
             states = self.run(reading, **self.inputs(tokens), use_cache=False).last_hidden_state
         return states, reading.vote()
@@ -319,7 +279,6 @@ class FittedModel(TrainableModel):
         chunks = torch.arange(neighbours.shape[1], device=neighbours.device)
         return self.read_neighbours(neighbours, mask, chunks.expand(len(neighbours), -1))
 
-    @torch.no_grad()
     def read_neighbours(
         self,
         neighbours: Int[Tensor, "batch chunk neighbour retrieved"],
@@ -327,55 +286,14 @@ class FittedModel(TrainableModel):
         chunks: Int[Tensor, "batch chunk"],
     ) -> Retrieved:
         """Let the base read neighbours; `chunks` are the numbers of the chunks that retrieved them."""
-        is_token = neighbours != self.pad_id
-        if mask is not None:
-            is_token = is_token & mask[..., None]
-        voted, is_voter = successors(neighbours.masked_fill(~is_token, 0), is_token)
-        if self.bias is None and self.pointer is None:
-            return Retrieved(neighbours, is_token, {}, None, voted, is_voter)
-        shape = neighbours.shape
-        # Just before the first token that reads them, the last of their chunk.
-        first = chunks[..., None].expand(shape[:3]) * self.config.chunk_len
-        first = (first + self.config.chunk_len - 1 - shape[3]).flatten()
-        rows = neighbours.masked_fill(~is_token, 0).flatten(0, 2)
-        step = max(1, READ_AT_ONCE // shape[3])
-        parts = [self._read_rows(rows[i : i + step], first[i : i + step]) for i in range(0, len(rows), step)]
-        keys = None
-        if self.pointer is not None:
-            keys = torch.cat([states for states, _ in parts if states is not None])
-            keys = rearrange(keys, "(b u k) r d -> b u (k r) d", b=shape[0], u=shape[1])
-        memories = {
-            layer - 1: self._memory([caches[layer - 1] for _, caches in parts], is_token)
-            for layer in (self.config.layers if self.bias is not None else ())
-        }
-        return Retrieved(neighbours, is_token, memories, keys, voted, is_voter)
+        return read_neighbours(self, neighbours, mask, chunks)
 
-    def _read_rows(
-        self, rows: Int[Tensor, "row retrieved"], first: Int[Tensor, "row"]
-    ) -> tuple[Tensor | None, dict[int, tuple[Tensor, Tensor]]]:
-        """States to match, and keys and values of each layer, for texts that start at these positions."""
-        matched = self.config.pointer_layer - 1 if self.pointer is not None else -1
-        # Padding stands at the end, where no earlier token sees it: no mask is needed.
-        inputs: dict[str, Any] = {"input_ids": rows, "use_cache": False}
-        if self.relative:
-            inputs["position_ids"] = first[:, None] + torch.arange(rows.shape[1], device=rows.device)
-        trunk = _Trunk(self.joints, matched if self.bias is None else -1)
-        with suppress(_Enough):
-            self.run(trunk, **inputs)
-        if self.pointer is None:
-            return None, trunk.memories
-        return self.pointer.standardise(trunk.states[matched].to(self.pointer.mean.dtype)), trunk.memories
-
-    @staticmethod
-    def _memory(
-        parts: list[tuple[Tensor, Tensor]], is_token: Bool[Tensor, "batch chunk neighbour retrieved"]
-    ) -> Memory:
-        batch, chunks = is_token.shape[:2]
-        keys, values = (
-            rearrange(torch.cat(tensors), "(b u k) h r d -> b u h (k r) d", b=batch, u=chunks)
-            for tensors in zip(*parts, strict=True)
-        )
-        return Memory(keys, values, is_token.flatten(-2))
+    def weighing(self, layer: int, num_heads: int) -> tuple[Float[Tensor, "head"], Float[Tensor, "head"]]:
+        """How much the neighbours count beside the text, and how sharply each head reads them."""
+        assert self.bias is not None
+        assert self.log_scale is not None
+        place = self.config.layers.index(layer + 1)
+        return self.bias[place, :num_heads], self.log_scale[place, :num_heads].exp()
 
     def encode(self, retrieved: Retrieved, x: Tensor, is_token: Tensor) -> Tensor:
         """The paper's encoding of the neighbours, conditioned on the states `x` of whole chunks."""
@@ -436,11 +354,8 @@ class FittedModel(TrainableModel):
         if self.pointer is None:
             return
         is_token = tokens != self.pad_id
-        trunk = _Trunk(self.joints, self.config.pointer_layer - 1)
-        with suppress(_Enough):
-            self.run(trunk, **self.inputs(tokens), use_cache=False)
         # The first token of a sequence is like no other in most models.
-        states = trunk.states[self.config.pointer_layer - 1][:, 1:]
+        states = trunk_states(self, tokens)[:, 1:]
         self.pointer.calibrate(states[is_token[:, 1:]])
 
     def _calibrate_roughly(self) -> None:

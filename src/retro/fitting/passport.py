@@ -422,8 +422,10 @@ def _joint(asked: Asked, memory: Memory, chunk: int, rows: slice) -> Tensor:
         )
         seen = seen.expand(batch, 1, -1, -1)
     seen = seen[..., rows, :past].expand(batch, -1, -1, -1)
-    all_seen = seen.new_ones if seen.dtype == torch.bool else seen.new_zeros
-    mask = torch.cat([all_seen(*seen.shape[:3], read), seen], -1)
+    is_read = memory.is_token[:, chunk, None, None].expand(*seen.shape[:3], -1)
+    if seen.dtype != torch.bool:
+        is_read = torch.zeros_like(is_read, dtype=seen.dtype).masked_fill(~is_read, -1e9)
+    mask = torch.cat([is_read, seen], -1)
     options = dict(asked.options)
     if asked.position_bias is not None:
         bias = asked.position_bias[..., rows, :]

@@ -13,7 +13,8 @@ from retro.fitting.readings import Reading
 from retro.model.pointer import Vote, rows_of
 
 if TYPE_CHECKING:
-    from retro.fitting.fitted import FittedModel, Retrieved
+    from retro.fitting.fitted import FittedModel
+    from retro.fitting.neighbours import Retrieved
 
 
 class WholeReading(Reading):
@@ -42,15 +43,15 @@ class WholeReading(Reading):
         if memory is None or query.shape[2] < self.chunk_len:
             return attended
         m = self.chunk_len
-        assert self.model.bias is not None
-        bias = self.model.bias[self.model.config.layers.index(layer + 1), : asked.num_heads]
+        bias, scale = self.model.weighing(layer, asked.num_heads)
         own = attended.transpose(1, 2)
         own_sum = own_total(asked)
         if self.pads is not None:
             query, own = (_shifted_heads(tensor, self.pads) for tensor in (query, own))
             own_sum = _shifted_heads(own_sum[..., None], self.pads)[..., 0]
         length = query.shape[2]
-        found, total = read(rows_of_heads(query, m, self.num_chunks), memory, asked.scaling, asked.softcap)
+        rows = rows_of_heads(query, m, self.num_chunks) * scale[:, None, None, None]
+        found, total = read(rows, memory, asked.scaling, asked.softcap)
         # Back to positions: rows one after the other, from position m − 1 on.
         stop = length - m + 1
         found = rearrange(found, "b h u m d -> b h (u m) d")[:, :, :stop]

@@ -1,0 +1,141 @@
+"""Neighbours as the base itself reads them: keys and values for its attention, states for the pointer.
+
+A neighbour is read by itself, so neighbours do not see each other and their order does not matter. Two things
+make the difference between a reading that helps and one that helps as much as the neighbour in the prompt:
+
+- *The first token is left out.* In most models the first token of a text is where heads attend that have
+  nothing to attend to. The text has one already; with one more in each neighbour, what is worth reading would
+  get a smaller part.
+- *They stand at a distance.* Heads that look for the token just before them go by position. A neighbour whose
+  tokens stood where the text's stand would be mistaken for it.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from retro.fitting.beside import Memory
+from retro.fitting.interface import Asked
+from retro.fitting.readings import Joints, Reading
+from retro.model.pointer import successors
+
+if TYPE_CHECKING:
+    from retro.fitting.fitted import FittedModel
+
+READ_AT_ONCE = 1 << 14
+"""Neighbour tokens that the base reads in one pass; more are read in several."""
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """Neighbours as the base has read them, for each chunk (batch, chunk, …)."""
+
+    neighbours: Int[Tensor, "batch chunk neighbour retrieved"]
+    is_token: Bool[Tensor, "batch chunk neighbour retrieved"]
+    memories: dict[int, Memory]
+    """By layer, from 0; empty unless the base's attention reads them."""
+    keys: Float[Tensor, "batch chunk voter width"] | None
+    """States to match, standardised; None without a pointer."""
+    voted: Int[Tensor, "batch chunk voter"]
+    is_voter: Bool[Tensor, "batch chunk voter"]
+
+
+class _Enough(Exception):  # noqa: N818 — not an error: the layers above are not needed
+    """Ends a forward pass of the base early."""
+
+
+class _Trunk(Reading):
+    """Reads text through the first layers of the base, and stops there if that is all that is needed."""
+
+    def __init__(self, joints: Joints, last: int) -> None:
+        """`last` is the layer, from 0, after which nothing is needed; −1 for none."""
+        super().__init__(joints)
+        self.last = last
+        self.memories: dict[int, tuple[Tensor, Tensor]] = {}
+        """Keys and values of each layer, as its attention was given them."""
+
+    def attend(self, layer: int, asked: Asked) -> Tensor:
+        self.memories[layer] = (asked.key, asked.value)
+        return asked.own
+
+    def leave(self, layer: int, states: Tensor) -> None:
+        super().leave(layer, states)
+        if layer == self.last:
+            raise _Enough
+
+
+@torch.no_grad()
+def read_neighbours(
+    model: "FittedModel",
+    neighbours: Int[Tensor, "batch chunk neighbour retrieved"],
+    mask: Bool[Tensor, "batch chunk neighbour"] | None,
+    chunks: Int[Tensor, "batch chunk"],
+) -> Retrieved:
+    """Let the base read neighbours; `chunks` are the numbers of the chunks that retrieved them."""
+    config = model.config
+    is_token = neighbours != model.pad_id
+    if mask is not None:
+        is_token = is_token & mask[..., None]
+    voted, is_voter = successors(neighbours.masked_fill(~is_token, 0), is_token)
+    if model.bias is None and model.pointer is None:
+        return Retrieved(neighbours, is_token, {}, None, voted, is_voter)
+    shape = neighbours.shape
+    # They end this far before the first token that reads them, the last of their chunk.
+    reader = chunks[..., None].expand(shape[:3]) * config.chunk_len + config.chunk_len - 1
+    first = (reader - config.distance - shape[3]).flatten()
+    rows = neighbours.masked_fill(~is_token, 0).flatten(0, 2)
+    step = max(1, READ_AT_ONCE // shape[3])
+    parts = [_read_rows(model, rows[i : i + step], first[i : i + step]) for i in range(0, len(rows), step)]
+    keys = None
+    if model.pointer is not None:
+        keys = torch.cat([states for states, _ in parts if states is not None])
+        keys = rearrange(keys, "(b u k) r d -> b u (k r) d", b=shape[0], u=shape[1])
+    is_read = is_token.clone()
+    is_read[..., 0] = False
+    memories = {
+        layer - 1: _memory([caches[layer - 1] for _, caches in parts], is_read)
+        for layer in (config.layers if model.bias is not None else ())
+    }
+    return Retrieved(neighbours, is_token, memories, keys, voted, is_voter)
+
+
+def trunk_states(model: "FittedModel", tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq width"]:
+    """The states that the pointer matches, of whole texts."""
+    trunk = _Trunk(model.joints, model.config.pointer_layer - 1)
+    with suppress(_Enough):
+        model.run(trunk, **model.inputs(tokens), use_cache=False)
+    return trunk.states[trunk.last]
+
+
+def _read_rows(
+    model: "FittedModel", rows: Int[Tensor, "row retrieved"], first: Int[Tensor, "row"]
+) -> tuple[Tensor | None, dict[int, tuple[Tensor, Tensor]]]:
+    """States to match, and keys and values of each layer, for texts that start at these positions."""
+    matched = model.config.pointer_layer - 1 if model.pointer is not None else -1
+    # Padding stands at the end, where no earlier token sees it: no mask is needed.
+    inputs: dict[str, Any] = {"input_ids": rows, "use_cache": False}
+    if model.relative:
+        inputs["position_ids"] = first[:, None] + torch.arange(rows.shape[1], device=rows.device)
+    trunk = _Trunk(model.joints, matched if model.bias is None else -1)
+    with suppress(_Enough):
+        model.run(trunk, **inputs)
+    if model.pointer is None:
+        return None, trunk.memories
+    return model.pointer.standardise(trunk.states[matched].to(model.pointer.mean.dtype)), trunk.memories
+
+
+def _memory(
+    parts: Sequence[tuple[Tensor, Tensor]], is_read: Bool[Tensor, "batch chunk neighbour retrieved"]
+) -> Memory:
+    batch, chunks = is_read.shape[:2]
+    keys, values = (
+        rearrange(torch.cat(tensors), "(b u k) h r d -> b u h (k r) d", b=batch, u=chunks)
+        for tensors in zip(*parts, strict=True)
+    )
+    return Memory(keys, values, is_read.flatten(-2))
