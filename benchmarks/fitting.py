@@ -1,75 +1,265 @@
 """A fitted model beside what else a user could do with the same base, the same neighbours and the same text.
 
-    python benchmarks/fitting.py WORK RUN [--split test] [--documents 24] [--tokens 1024]
-                                 [--window 512] [--k 1 2]
+    python benchmarks/fitting.py score WORK RUN [ROW …] [--documents 24] [--window 512] [--split test]
+    python benchmarks/fitting.py table WORK RUN [--split test]
 
-Bits per token of the base, of the fitted model with k neighbours, and of the base with the nearest one or two
-in its prompt before every chunk. All rows score the same windows: the beginnings of documents that are drawn
-by chance, each with at least that many tokens of context in its window. Gains have a 95 % interval over
-documents; tokens a second are those of scoring, the rows taking turns window by window.
+`score` writes what each row costs, token by token, into WORK/comparison, a file for each window; run again it
+goes on, and other rows may follow later. All rows score the same windows: the beginnings of documents that
+are drawn by chance. `table` prints bits per byte, gains with 95 % intervals over documents, for all text and
+for the chunks that share at most 12.5 % with their neighbours, and tokens a second of scoring.
+
+Rows:
+    off             the base
+    on-K            the fitted model with K neighbours
+    prompt-K        the base with K neighbours in its prompt, read again every chunk
+    often-K         the same every 16 tokens
+    lora            the base tuned on the training text (rank 8) for as many seconds as --seconds
+    knn             kNN-LM on the base, with a memory of the training tokens it can read in --seconds
+    cache           the continuous cache on the base
+Sharpness and weight of `knn` and `cache` are chosen on validation documents.
 """
 
 import argparse
+import itertools
+import json
 import time
-from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from retro.comparators.cache import SHARPNESSES as THETAS
+from retro.comparators.cache import cache_log_probs
 from retro.comparators.in_context import InContext
-from retro.model.protocol import LanguageModel
+from retro.comparators.knn_lm import SHARPNESSES as ALPHAS
+from retro.comparators.token_states import WEIGHTS, mix
+from retro.config.fit import FitConfig
+from retro.fitting.base import open_base
+from retro.fitting.fitted import FittedModel
+from retro.retrieval.neighbours import Neighbours
+from retro.retrieval.retriever import Retriever
 from retro.scoring.bits_per_byte import score_batch
 from retro.scoring.intervals import relative_gain
-from retro.scoring.windows import windows_of
+from retro.scoring.leakage import chunk_overlaps
+from retro.scoring.windows import Window, batch_inputs, batch_targets, windows_of
 from retro.scoring.wording import percent
-from retro.workspace import open_run
+from retro.workspace import OpenRun, open_run
+
+OFTEN = 16
+KNN = 64
+"""Nearest keys that vote."""
+TUNED_ON = 8
+"""Validation documents that the weights of two rows are chosen on."""
+EIGHTH = 0.125
+
+
+def beginnings(neighbours: Neighbours, num_documents: int, window: int) -> list[Window]:
+    """The first window of documents that are drawn by chance, each of at least two chunks."""
+    table = neighbours.table
+    firsts = [
+        found
+        for found in windows_of(table.store, window, window)
+        if found.start == table.store.starts[found.document] and found.num_tokens >= 2 * table.chunk_len
+    ]
+    drawn = np.random.default_rng(0).permutation(len(firsts))[:num_documents]
+    return [firsts[number] for number in sorted(drawn)]
+
+
+class Rows:
+    """How each row scores a window: bits of its tokens."""
+
+    def __init__(self, opened: OpenRun, window: int, seconds: float) -> None:
+        self.opened = opened
+        self.model: Any = opened.model
+        self.window = window
+        self.seconds = seconds
+
+    def scorer(self, row: str, neighbours: Neighbours) -> Callable[[Window], np.ndarray]:
+        kind, _, number = row.partition("-")
+        k = int(number or 0)
+        if kind in ("cache", "knn"):
+            return lambda window: self.mixed(kind, neighbours, window)
+        if kind == "lora":
+            return lambda window: score_batch(self.tuned_base, neighbours.table, [window])
+        models = {"off": self.model, "on": self.model, "prompt": InContext(self.model)}
+        if kind == "often":
+            models[kind] = InContext(self.model, OFTEN, Retriever(self.opened.datastore()).values)
+        scored = models[kind]
+        return lambda window: score_batch(scored, neighbours.table, [window], neighbours if k else None, k)
+
+    @cached_property
+    def tuned_base(self) -> FittedModel:
+        """A second copy of the base, tuned on the training text for the time that is given."""
+        from peft import LoraConfig, get_peft_model
+
+        base: Any = open_base(self.model.base_id)[0]
+        adapted = get_peft_model(
+            base, LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+        )
+        optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=1e-3)
+        training = self.opened.neighbours("train").table
+        started = time.perf_counter()
+        for number, window in enumerate(self.training_windows()):
+            tokens = batch_inputs(training, [window])[0]
+            loss = adapted(tokens, labels=tokens).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if time.perf_counter() - started > self.seconds:
+                print(f"lora: tuned on {number + 1} windows of {self.window} tokens", flush=True)
+                break
+        return FittedModel(adapted.get_base_model(), FitConfig(reading="none"), pad_id=self.model.pad_id)
+
+    def training_windows(self) -> Iterator[Window]:
+        store = self.opened.neighbours("train").table.store
+        windows = [w for w in windows_of(store, self.window, self.window) if w.num_tokens == self.window]
+        for number in itertools.chain.from_iterable(
+            np.random.default_rng(seed).permutation(len(windows)) for seed in itertools.count()
+        ):
+            yield windows[number]
+
+    @cached_property
+    def memory(self) -> tuple[Tensor, Tensor]:
+        """Keys of training tokens, as many as the base reads in the time that is given, and what follows."""
+        training = self.opened.neighbours("train").table
+        keys, values = [], []
+        started = time.perf_counter()
+        for window in self.training_windows():
+            states, targets, _ = self.states(training, window)
+            keys.append(states)
+            values.append(targets)
+            if time.perf_counter() - started > self.seconds:
+                break
+        print(f"knn: a memory of {len(keys) * self.window:,} tokens", flush=True)
+        return torch.cat(keys), torch.cat(values)
+
+    def states(self, table: Any, window: Window) -> tuple[Tensor, Tensor, np.ndarray]:
+        """What each token of a window is predicted from, the tokens, and their bits by the base."""
+        (tokens,) = batch_inputs(table, [window])
+        targets = batch_targets(table.store, [window])
+        keys, log_probs = self.model.keys(tokens, targets)
+        wanted = targets[0] != self.model.pad_id
+        return keys[0][wanted].float(), targets[0][wanted], -log_probs[0][wanted].double().numpy() / np.log(2)
+
+    def other(self, kind: str, keys: Tensor, values: Tensor) -> np.ndarray:
+        """log2 p of the tokens by the cache or the memory, for each sharpness."""
+        if kind == "cache":
+            found = cache_log_probs(keys, values, 0, len(keys), torch.tensor(THETAS))
+            return torch.nan_to_num(found, nan=-torch.inf).double().numpy()
+        stored, after = self.memory
+        distances = torch.cdist(keys, stored).square()
+        nearest, rows = distances.topk(min(KNN, len(stored)), largest=False)
+        hits = after[rows] == values[:, None]
+        columns = []
+        for alpha in ALPHAS:
+            logits = -alpha * (nearest - nearest[:, :1]).double()
+            total = logits.logsumexp(-1)
+            columns.append(logits.masked_fill(~hits, -torch.inf).logsumexp(-1) - total)
+        return (torch.stack(columns, 1) / np.log(2)).numpy()
+
+    @cached_property
+    def chosen(self) -> dict[str, tuple[int, float]]:
+        return {}
+
+    def mixed(self, kind: str, neighbours: Neighbours, window: Window) -> np.ndarray:
+        if kind not in self.chosen:
+            self.chosen[kind] = self.choose(kind)
+        column, weight = self.chosen[kind]
+        keys, values, bits = self.states(neighbours.table, window)
+        return mix(bits, self.other(kind, keys, values)[:, column], weight)
+
+    def choose(self, kind: str) -> tuple[int, float]:
+        """The sharpness and the weight with the fewest bits on validation documents."""
+        valid = self.opened.neighbours("valid")
+        parts = []
+        for window in beginnings(valid, TUNED_ON, self.window):
+            keys, values, bits = self.states(valid.table, window)
+            parts.append((bits, self.other(kind, keys, values)))
+        bits = np.concatenate([part[0] for part in parts])
+        other = np.concatenate([part[1] for part in parts])
+        totals = np.array([[mix(bits, column, weight).sum() for weight in WEIGHTS] for column in other.T])
+        row, column = divmod(int(totals.argmin()), len(WEIGHTS))
+        print(f"{kind}: sharpness {(THETAS if kind == 'cache' else ALPHAS)[row]:g}, weight {WEIGHTS[column]}")
+        return row, WEIGHTS[column]
+
+
+def score(options: argparse.Namespace, opened: OpenRun, folder: Path) -> None:
+    neighbours = opened.neighbours(options.split)
+    windows = beginnings(neighbours, options.documents, options.window)
+    rows = Rows(opened, options.window, options.seconds)
+    scorers = {row: rows.scorer(row, neighbours) for row in options.rows}
+    folder.mkdir(parents=True, exist_ok=True)
+    # Rows that prepare something do so before any is timed.
+    with torch.no_grad():
+        for number, window in enumerate(windows, start=1):
+            file = folder / f"{window.start}.json"
+            kept = json.loads(file.read_text()) if file.exists() else {}
+            for row, scorer in scorers.items():
+                if row in kept:
+                    continue
+                if number == 1 and row in ("lora", "knn", "cache"):
+                    with torch.enable_grad() if row == "lora" else torch.no_grad():
+                        scorer(window)
+                started = time.perf_counter()
+                bits = scorer(window)
+                kept[row] = {"seconds": time.perf_counter() - started, "bits": bits.tolist()}
+                file.write_text(json.dumps(kept))
+            print(f"{number} of {len(windows)} windows", flush=True)
+
+
+def table(options: argparse.Namespace, opened: OpenRun, folder: Path) -> None:
+    neighbours = opened.neighbours(options.split)
+    chunks = neighbours.table
+    lengths = opened.tokenizer.token_lengths
+    overlaps = chunk_overlaps(neighbours)
+    files = sorted(folder.glob("*.json"), key=lambda file: int(file.stem))
+    found = {int(file.stem): json.loads(file.read_text()) for file in files}
+    print(f"{len(found)} documents of {options.split}")
+    for alpha, title in ((1.0, "all text"), (EIGHTH, f"chunks with r ≤ {EIGHTH:.1%}")):
+        print(title)
+        for row in dict.fromkeys(row for rows in found.values() for row in rows):
+            starts = [start for start, rows in found.items() if row in rows]
+            sums = []
+            for start in starts:
+                bits, off = (np.array(found[start][name]["bits"]) for name in (row, "off"))
+                # The first token of a window is not predicted.
+                places = np.arange(start + 1, start + 1 + len(bits))
+                numbers = np.searchsorted(chunks.starts, places, side="right") - 1
+                kept = overlaps[numbers] <= alpha
+                num_bytes = lengths[np.asarray(chunks.store.tokens[places])]
+                sums.append([(bits * kept).sum(), (off * kept).sum(), (num_bytes * kept).sum(), len(bits)])
+            columns = np.array(sums)
+            seconds = sum(found[start][row]["seconds"] for start in starts)
+            alone = sum(found[start]["off"]["seconds"] for start in starts)
+            totals = columns.sum(0)
+            gain = "" if row == "off" else percent(relative_gain(columns[:, 0], columns[:, 1]))
+            print(
+                f"  {row:<10} {totals[0] / totals[2]:.4f} bits per byte, off {totals[1] / totals[2]:.4f}, "
+                f"saves {gain:<28} {totals[3] / seconds:6,.0f} tokens/s, {alone / seconds:.3f} of off, "
+                f"{len(starts)} documents"
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("task", choices=("score", "table"))
     parser.add_argument("work", type=Path)
     parser.add_argument("run")
+    parser.add_argument("rows", nargs="*", default=["off", "on-1", "on-2", "prompt-1", "prompt-2"])
     parser.add_argument("--split", default="test")
     parser.add_argument("--documents", type=int, default=24)
-    parser.add_argument("--tokens", type=int, default=1024, help="of each document")
     parser.add_argument("--window", type=int, default=512)
-    parser.add_argument("--k", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--seconds", type=float, default=300.0, help="what lora and knn may take to prepare")
     options = parser.parse_args()
     opened = open_run(options.work, options.run)
-    model = opened.model
-    neighbours = opened.neighbours(options.split)
-    store = neighbours.table.store
-    drawn = np.random.default_rng(0).permutation(len(store))[: options.documents]
-    windows = [
-        window
-        for window in windows_of(store, options.window, options.window // 2)
-        if window.document in drawn and window.stop <= store.starts[window.document] + options.tokens
-    ]
-    plain = InContext(model)
-    rows: dict[str, tuple[LanguageModel, int]] = {"base, retrieval off": (model, 0)}
-    rows |= {f"fitted, k = {k}": (model, k) for k in options.k}
-    rows |= {f"base, {k} in the prompt every {model.facts.chunk_len}": (plain, k) for k in options.k}
-    bits: dict[str, dict[int, float]] = {name: defaultdict(float) for name in rows}
-    seconds: dict[str, float] = defaultdict(float)
-    num_tokens = 0
-    for number, window in enumerate(windows):
-        num_tokens += window.score_to - window.score_from
-        for name, (scored, k) in rows.items():
-            started = time.perf_counter()
-            found = score_batch(scored, neighbours.table, [window], neighbours if k else None, k)
-            seconds[name] += time.perf_counter() - started
-            bits[name][window.document] += float(found.sum())
-        if number % 10 == 9:
-            print(f"{number + 1} of {len(windows)} windows", flush=True)
-    base = np.array(list(bits["base, retrieval off"].values()))
-    print(f"{len(base)} documents of {options.split}, {num_tokens:,} tokens, windows of {options.window}")
-    for name in rows:
-        found = np.array(list(bits[name].values()))
-        gain = percent(relative_gain(found, base))
-        speed = num_tokens / seconds[name]
-        print(
-            f"{name:<36} {found.sum() / num_tokens:.4f} bits a token, saves {gain:<26} {speed:,.0f} tokens/s"
-        )
+    folder = options.work / "comparison" / f"{options.run}-{options.split}-{options.window}"
+    {"score": score, "table": table}[options.task](options, opened, folder)
 
 
 if __name__ == "__main__":

@@ -1,3 +1,6 @@
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -75,3 +78,31 @@ def test_it_is_a_language_model_that_is_not_sampled(model: Retro) -> None:
     assert in_context.facts.retrieves
     with pytest.raises(ConfigError, match="read again at every chunk"):
         in_context.begin()
+
+
+@torch.no_grad()
+def test_it_may_search_more_often(model: Retro) -> None:
+    """Every three tokens, by the last chunk's worth of them."""
+    tokens, neighbours, _ = inputs()
+    asked: list[list[int]] = []
+
+    def find(chunks: Sequence[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:
+        asked.extend(chunk.tolist() for chunk in chunks)
+        values = np.stack([np.stack([(chunk * 3 + rank) % 49 + 1 for rank in range(k)]) for chunk in chunks])
+        return values, np.ones(values.shape[:2], dtype=bool)
+
+    found = InContext(model, every=3, find=find)(tokens, neighbours)
+    for place in range(tokens.shape[1]):
+        before: list[int] = []
+        if place >= M - 1:
+            end = M + (place + 1 - M) // 3 * 3
+            chunk = tokens[0, end - M : end].tolist()
+            assert chunk in asked
+            before = [(token * 3 + rank) % 49 + 1 for rank in (1, 0) for token in chunk]
+        prompt = torch.tensor([before + tokens[0, : place + 1].tolist()])
+        torch.testing.assert_close(found[0, place], model(prompt)[0, -1], rtol=1e-9, atol=1e-9)
+
+
+def test_to_search_more_often_takes_a_datastore(model: Retro) -> None:
+    with pytest.raises(ConfigError, match="no datastore to search"):
+        InContext(model, every=16)

@@ -2,12 +2,14 @@
 
 Before every chunk the context is read again, with the neighbours of the chunk before in front of it, the
 nearest one last. RETRO's own timing is kept: the neighbours of a chunk are there for the token after its last
-one. It needs no training, and reads a token as many times as there are chunks behind it.
+one. It needs no training, and reads a token as many times as there are chunks behind it. With `every` it
+searches more often, by the last chunk's worth of tokens, and reads more often still.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -17,6 +19,9 @@ from retro.model.protocol import Decoding, LanguageModel, ModelFacts, Scored
 
 TOKENS_AT_ONCE = 1 << 12
 """Tokens of the prompts that are read together."""
+
+Find = Callable[[Sequence[np.ndarray], int], tuple[np.ndarray, np.ndarray]]
+"""`Retriever.values`: [N, F] of the k nearest neighbours of chunks, and the mask of the real ones."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,13 @@ class _Prompt:
 class InContext:
     """A model without retrieval that has neighbours in its prompt: a language model with retrieval."""
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: LanguageModel, every: int = 0, find: Find | None = None) -> None:
+        """`every` so many tokens `find` is asked for neighbours; 0: those that are given are read."""
+        if every and find is None:
+            raise ConfigError(f"every is {every} and there is no datastore to search; expected one")
         self.model = model
+        self.every = every
+        self.find = find
 
     @property
     def facts(self) -> ModelFacts:
@@ -119,14 +129,23 @@ class InContext:
         for row in range(len(tokens)):
             # The first m − 1 positions have no neighbours; those of chunk u serve from its last position on.
             yield _Prompt(row, 0, min(m - 1, length), [])
+            if self.find is not None and self.every:
+                ends = range(m, length + 1, self.every)
+                chunks = [tokens[row, end - m : end].cpu().numpy() for end in ends]
+                found, real = self.find(chunks, neighbours.shape[2])
+                for end, values, exists in zip(ends, found, real, strict=True):
+                    yield _Prompt(
+                        row, end - 1, min(end - 1 + self.every, length), self._joined(values[exists])
+                    )
+                continue
             for chunk in range(neighbours.shape[1]):
                 first = (chunk + 1) * m - 1
-                real = neighbours[row, chunk] if mask is None else neighbours[row, chunk][mask[row, chunk]]
-                before = [token for found in real.flip(0).tolist() for token in self._without_padding(found)]
-                yield _Prompt(row, first, min(first + m, length), before)
+                values = neighbours[row, chunk] if mask is None else neighbours[row, chunk][mask[row, chunk]]
+                yield _Prompt(row, first, min(first + m, length), self._joined(values.cpu().numpy()))
 
-    def _without_padding(self, tokens: Sequence[int]) -> list[int]:
-        return [token for token in tokens if token != self.facts.pad_id]
+    def _joined(self, neighbours: np.ndarray) -> list[int]:
+        """Neighbours one after the other without padding, the nearest one last."""
+        return [token for one in neighbours[::-1].tolist() for token in one if token != self.facts.pad_id]
 
     def _kept(self, prompt: _Prompt) -> int:
         """The first token of the sequence that still fits behind the neighbours."""

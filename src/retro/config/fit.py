@@ -23,7 +23,7 @@ class FitConfig:
     `cross-attention`."""
     distance: int = 192
     """How many positions before the tokens that read it a neighbour ends, for `attention`, in bases whose
-    positions are relative. Too near, heads that look for the token before take a neighbour's for the text's."""
+    positions are relative. Too near, heads that look for the token before take a neighbour's for it."""
     pointer: bool = True
     """Whether the neighbours' tokens vote for the next one, weighed by a learned gate."""
     pointer_layer: int = 0

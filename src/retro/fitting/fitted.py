@@ -37,6 +37,7 @@ from retro.model.protocol import ModelFacts, Scored, TrainableModel
 from retro.model.read_out import FEW_LOGITS, FEW_ROWS, score_states
 from retro.model.weights import write_model
 
+
 class FittedModel(TrainableModel):
     """A base that reads neighbours."""
 
