@@ -217,17 +217,17 @@ def pretrained() -> RunConfig:
     """RETROfitting a pretrained model: few weights are new, so they take few tokens and a high rate."""
     training = TrainingConfig(
         seq_len=512,
-        batch_size=4,
-        num_steps=100,
+        batch_size=1,
+        num_steps=60,
         num_neighbours=2,
         learning_rate=1e-2,
         min_learning_rate=1e-3,
         warmup_start=1e-3,
         warmup_steps=5,
         weight_decay=0.0,
-        validate_every=25,
-        validate_batches=4,
-        checkpoint_every=25,
+        validate_every=20,
+        validate_batches=8,
+        checkpoint_every=20,
         final="best",
     )
     evaluation = EvaluationConfig(window=1024, stride=512, batch_size=4)

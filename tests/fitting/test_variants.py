@@ -10,10 +10,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import retro
+from retro.config.fit import FitConfig
 from retro.errors import ConfigError
 from retro.fitting.fitted import FittedModel
 from retro.fitting.passport import fit
-from tests.fitting.test_fitted import READINGS, fitted_with, grow, llama, neighbours_of, text
+from tests.fitting.test_fitted import READINGS, M, fitted_with, grow, llama, neighbours_of, text
 
 
 def with_adapter() -> Any:
@@ -122,7 +123,7 @@ def test_it_can_be_compiled() -> None:
     # code generator: what may go wrong is the tracing through hooks.
     code = """
 import torch
-from tests.fitting.test_fitted import READINGS, fitted_with, neighbours_of, text
+from tests.fitting.test_fitted import READINGS, M, fitted_with, neighbours_of, text
 with torch.no_grad():
     tokens = text(2, 29)
     neighbours, mask = neighbours_of(tokens)
@@ -138,3 +139,17 @@ with torch.no_grad():
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.split() == list(READINGS), done.stderr
+
+
+def test_unless_heads_are_tuned_no_gradient_enters_the_base() -> None:
+    """What is trained is the pointer's gate, so a step costs no more than reading."""
+    model = FittedModel(llama(), FitConfig(chunk_len=M))
+    tokens, targets = text(2, 29), text(2, 29, seed=2)
+    neighbours, mask = neighbours_of(tokens)
+    states, _ = model._read(tokens, model.retrieve(tokens, neighbours, mask))
+    assert not states.requires_grad
+    model.score(tokens, targets, neighbours, mask).log_probs.sum().backward()
+    assert model.bias is not None
+    assert model.bias.grad is None
+    assert model.pointer is not None
+    assert model.pointer.gate.bias.grad is not None

@@ -110,8 +110,9 @@ class FittedModel(TrainableModel):
         self.encoder_embedding: nn.Embedding | None = None
         self.cross: nn.ModuleList | None = None
         if config.reading == "attention":
-            self.bias = nn.Parameter(torch.zeros(len(config.layers), num_heads, dtype=dtype))
-            self.log_scale = nn.Parameter(torch.zeros(len(config.layers), num_heads, dtype=dtype))
+            zeros = torch.zeros(len(config.layers), num_heads, dtype=dtype)
+            self.bias = nn.Parameter(zeros, requires_grad=config.tune_heads)
+            self.log_scale = nn.Parameter(zeros.clone(), requires_grad=config.tune_heads)
         if config.pointer:
             self.pointer = Pointer(self.width, self.last_width).to(dtype)
         if config.reading == "cross-attention":

@@ -46,6 +46,9 @@ from retro.training.checkpoints import read_checkpoint
 from retro.training.loop import Sampling, train
 from retro.workspace import Workspace, open_run
 
+CALIBRATED_ON = 8
+"""Sequences that tell what the states of a base are usually like."""
+
 
 def train_run(
     work: Workspace,
@@ -158,7 +161,12 @@ def fit_base(
     longest = fitted.facts.max_context
     if longest is not None and config.seq_len > longest:
         raise ConfigError(f"seq_len is {config.seq_len}; expected at most what {base} reads, {longest}")
-    text = PackedBatches(store, fit.chunk_len, config.seq_len, config.batch_size, config.seed)
+    if not any(parameter.requires_grad for parameter in fitted.parameters()):
+        raise ConfigError(
+            "fit.pointer and fit.tune_heads are off, so there is nothing to train; expected one of them; "
+            "reading attention itself needs no training, and retro.fit(model) in Python gives it at once"
+        )
+    text = PackedBatches(store, fit.chunk_len, config.seq_len, CALIBRATED_ON, config.seed)
     fitted.calibrate(text[0].tokens)
     return _train(work, path, fitted, config, {"base": weights_checksum(model)}, progress)
 

@@ -1,0 +1,141 @@
+"""From a base and a folder of text to a fitted run, by the commands: every one that takes a run takes it."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+import transformers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+import retro
+from retro.cli.main import main
+
+FIT = ["--num-steps", "4", "--seq-len", "64", "--validate-every", "2", "--warmup-steps", "1"]
+KNN = ["--evaluation.window", "64", "--evaluation.stride", "32", "--num-neighbours", "8"]
+SHAPE = ["--window", "64", "--stride", "32", "--num-neighbours", "1", "2"]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
+    """A small Llama with chance weights and a tokenizer of bytes, as people save theirs."""
+    folder = tmp_path_factory.mktemp("base")
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["</s>"], initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=300,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        bos_token_id=None,
+        eos_token_id=0,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def work(
+    tmp_path_factory: pytest.TempPathFactory, base: Path, text_folder: Path, static_encoder: str
+) -> Path:
+    folder = tmp_path_factory.mktemp("fitted") / "work"
+    parts = ["--valid-fraction", "0.1", "--test-fraction", "0.1", "--workers", "1"]
+    assert main(["ingest", str(text_folder), "--base", str(base), "--out", str(folder), *parts]) == 0
+    built = ["--embedder", static_encoder, "--chunk-len", "16", "--num-neighbours", "2"]
+    assert main(["build", str(folder), *built]) == 0
+    assert main(["neighbours", str(folder)]) == 0
+    assert main(["fit", str(folder), "--base", str(base), *FIT]) == 0
+    return folder
+
+
+def test_without_neighbours_it_is_the_base(work: Path, base: Path) -> None:
+    bare = transformers.AutoModelForCausalLM.from_pretrained(base).eval()
+    tokens = torch.randint(0, 300, (2, 50), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(retro.load(work / "runs" / "fitted")(tokens), bare(tokens).logits)
+
+
+def test_it_is_evaluated_inspected_and_sampled(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(work), "fitted", *SHAPE]) == 0
+    (results,) = (work / "evaluations").rglob("results.json")
+    assert {"off", "on-1", "on-2"} <= set(json.loads(results.read_text())["modes"])
+    assert main(["inspect", str(work), "fitted", "--out", str(work / "page.html")]) == 0
+    assert main(["sample", str(work), "The licence permits anyone", "--name", "fitted", "--both"]) == 0
+    assert main(["knn", str(work), "fitted", *KNN]) == 0
+    assert "knn-lm" in capsys.readouterr().out
+
+
+def test_another_tokenizer_is_refused(
+    work: Path, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(base, other)
+    changed = json.loads((other / "tokenizer.json").read_text())
+    changed["model"]["merges"].pop()
+    (other / "tokenizer.json").write_text(json.dumps(changed))
+    assert main(["fit", str(work), "--base", str(other), "--name", "other", *FIT]) == 1
+    assert "is another tokenizer than that of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--base", "nowhere"], "nowhere"),
+        (["--base", "BASE", "--seq-len", "256"], "expected at most what"),
+        (["--base", "BASE", "--fit.no-pointer"], "there is nothing to train"),
+    ],
+)
+def test_what_cannot_be_fitted_is_told_in_one_line(
+    work: Path, base: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(base) if word == "BASE" else word for word in words]
+    assert main(["fit", str(work), "--name", "none", *FIT, *words]) == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+    assert not (work / "runs" / "none").exists()
+
+
+def test_a_base_that_has_changed_is_refused(work: Path, base: Path) -> None:
+    weights = base / "model.safetensors"
+    kept = weights.read_bytes()
+    model = transformers.AutoModelForCausalLM.from_pretrained(base)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[5, 5] += 1.0
+    model.save_pretrained(base)
+    try:
+        with pytest.raises(retro.RetroError, match="other weights|checksum"):
+            retro.load(work / "runs" / "fitted")
+    finally:
+        weights.write_bytes(kept)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("lm_eval") is None, reason="lm-eval is an extra")
+def test_the_harness_sees_the_base_when_retrieval_is_off(work: Path, base: Path) -> None:
+    from lm_eval.api.instance import Instance
+
+    from retro.harness import RetroLM
+
+    context, continuation = "The licence permits", " anyone to use"
+    asked = Instance("loglikelihood", {}, (context, continuation), 0)
+    (scored,) = RetroLM(work, "fitted", k=0, window=64).loglikelihood([asked])
+    tokenizer = tokenizers.Tokenizer.from_file(str(base / "tokenizer.json"))
+    before, ids = tokenizer.encode(context).ids, tokenizer.encode(context + continuation).ids
+    assert ids[: len(before)] == before
+    with torch.no_grad():
+        logits = transformers.AutoModelForCausalLM.from_pretrained(base)(torch.tensor([ids])).logits
+    log_probs = logits[0, :-1].log_softmax(-1).gather(-1, torch.tensor(ids)[1:, None])[:, 0]
+    assert scored[0] == pytest.approx(float(log_probs[len(before) - 1 :].sum()), rel=1e-6)
