@@ -25,8 +25,8 @@ class FitConfig:
     """How many positions before the tokens that read it a neighbour ends, for `attention`, in bases whose
     positions are relative. Too near, heads that look for the token before take a neighbour's for it."""
     tune_heads: bool = False
-    """Whether to train how much and how sharply each head reads neighbours, for `attention`. The gradient
-    then goes through the whole base, and a step takes about twice as long."""
+    """Whether to train how much and how sharply each head reads neighbours, for `attention`. Every step
+    then takes a backward pass through the whole base."""
     pointer: bool = True
     """Whether the neighbours' tokens vote for the next one, weighed by a learned gate."""
     pointer_layer: int = 0
