@@ -22,6 +22,7 @@ from retro.scoring.windows import batch_targets, batch_tokens, batches_of, longe
 from retro.stages.arrays import Filling
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Artifact, Stage, run_stage
+from retro.wording import counted
 
 COMMAND = "retro knn WORK RUN"
 KEEP_EVERY = 64
@@ -139,7 +140,7 @@ def expect_apart(one: TokenStore, other: TokenStore, why: str) -> None:
     shared = hashes & others
     if shared:
         raise DataError(
-            f"{one.artifact.path} and {other.artifact.path} share {len(shared)} documents; "
+            f"{one.artifact.path} and {other.artifact.path} share {counted(len(shared), 'document')}; "
             f"expected none, as {why}; name another split"
         )
 
