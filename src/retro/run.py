@@ -287,9 +287,10 @@ def _front_matter(record: dict[str, Any], retrieves: bool) -> str:
     entry = catalogue.ENTRIES.get(base)
     if entry is not None and SPDX.fullmatch(entry.licence):
         facts["license"] = entry.licence.lower()
-    # A folder on somebody's disk means nothing to others.
-    if entry is not None or hub.is_id(base):
-        facts["base_model"] = base
+    # A folder on somebody's disk means nothing to others, and a name of our catalogue nothing to the hub.
+    on_hub = entry.hub_id if entry is not None else base
+    if hub.is_id(on_hub):
+        facts["base_model"] = on_hub
         facts["base_model_relation"] = "adapter"
     sources = [str(source) for source in record.get("data") or {}]
     facts["tags"] = ["retro", *(["retrieval"] if retrieves else []), *(["retrofit"] if base else [])]
