@@ -18,7 +18,14 @@ from retro.corpus.tokens import TokenStore
 from retro.errors import DataError
 from retro.model.protocol import KeyedModel
 from retro.scoring.bits_per_byte import Scores, expect_same_vocabulary
-from retro.scoring.windows import batch_targets, batch_tokens, batches_of, longest_first, windows_of
+from retro.scoring.windows import (
+    batch_targets,
+    batch_tokens,
+    batches_of,
+    expect_context,
+    longest_first,
+    windows_of,
+)
 from retro.stages.arrays import Filling
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Artifact, Stage, run_stage
@@ -88,6 +95,7 @@ def write_states(
     the logits are not computed, which are most of a small model's work.
     """
     expect_same_vocabulary(model, store)
+    expect_context(config, model.facts)
 
     def work(stage: Stage) -> None:
         # The first token of each document has no row.

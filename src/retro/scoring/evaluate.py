@@ -27,6 +27,7 @@ from retro.retrieval.pinned import PinnedNeighbours, open_pinned, pin
 from retro.scoring.bits_per_byte import Metrics, Sizes, chunk_bytes, expect_saved, measure, score
 from retro.scoring.intervals import Interval
 from retro.scoring.leakage import FilteredScore, chunk_overlaps, filtered_bits_per_byte, overlap_histogram
+from retro.scoring.windows import expect_readable
 from retro.stages.files import link_or_copy, read_object
 from retro.stages.hints import with_paths
 from retro.stages.parts import ARRAY, Parts
@@ -170,7 +171,9 @@ def evaluate(
         config = _joined(former.config, config)
     ks = config.num_neighbours if model.facts.retrieves else ()
     begun_with = _begun_with(path, neighbours)
-    # Checked before the first window, not after hours of scoring without retrieval.
+    # Checked before the first window, not after hours of scoring without retrieval, and before anything is
+    # begun that would have to be removed.
+    expect_readable(config, model.facts)
     expect_saved(begun_with or neighbours, max(ks, default=0))
     kept = dict(facts or {})
     if former is not None:
