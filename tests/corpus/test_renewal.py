@@ -18,7 +18,7 @@ import pytest
 from retro.config import CorpusConfig
 from retro.corpus.documents import Document, split_of
 from retro.corpus.folder import CorpusFolder
-from retro.corpus.ingest import check, ingest
+from retro.corpus.ingest import check, ingest, mend
 from retro.corpus.renewal import Changes
 from retro.corpus.tokens import Corpus
 from retro.errors import ArtifactError
@@ -140,6 +140,11 @@ def test_a_split_is_known_by_what_it_holds(source: Path, work: CorpusFolder, is_
     assert again(work, source)
     last = {split: store.fingerprint for split, store in work.corpus().stores().items()}
     assert {split for split in before if after[split] != last[split]} == {"test"}
+    # One that is mended has the name that it had.
+    (work.tokens_path / "valid" / "ends.npy").write_bytes(b"damaged")
+    mend(work)
+    again(work, source)
+    assert work.store("valid").fingerprint == before["valid"]
     chosen = work.store("valid").select([0])
     assert chosen.fingerprint not in (last["valid"], work.store("valid").select([1]).fingerprint)
 

@@ -167,8 +167,13 @@ def write_tokens(
                 file.write(json.dumps(columns, ensure_ascii=False).encode() + b"\n")
         stage.counts.update(documents=len(rows), tokens=int(ends[-1]), bytes=int(num_bytes.sum()))
         stage.counts.update(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id)
-        content = _content({name: file_checksum(stage.file(name)) for name in FILES}, tokenizer.fingerprint)
-        stage.counts[CONTENT] = _fingerprint_of_same(content, former) or content
+        if stage.mended is None:
+            checksums = {name: file_checksum(stage.file(name)) for name in FILES}
+            content = _content(checksums, tokenizer.fingerprint)
+            stage.counts[CONTENT] = _fingerprint_of_same(content, former) or content
+        elif CONTENT in stage.mended:
+            # What it was called is what others know it by, even if that came from an older store.
+            stage.counts[CONTENT] = stage.mended[CONTENT]
 
     inputs = {**inputs, "tokenizer": tokenizer.fingerprint}
     return TokenStore(run_stage(path, "tokens", config, inputs, work, command or _command(path)))
