@@ -87,8 +87,10 @@ def test_a_finished_set_is_kept_and_a_changed_datastore_is_noticed(work: Workspa
     work.datastore().add([Document("leak", text, "elsewhere")])
     assert evaluation_set(work.run("retro"), source).seen.ids == ("a0",)
     write_articles(tmp_path / "articles.jsonl", [("other", new_text(3))])
-    with pytest.raises(ArtifactError, match="made with other settings or inputs"):
+    with pytest.raises(ArtifactError, match="made with other settings or inputs") as caught:
         evaluation_set(work.run("retro"), source)
+    # Of this set, and not of the text that the workspace was made from.
+    assert str(caught.value).endswith(f"run: retro evaluate {work.path} retro --on {source} --redo")
 
 
 def test_scores_keep_what_was_seen_when_they_were_made(

@@ -61,7 +61,8 @@ def evaluation_set(
     """
     catalogue.fetch_if_missing(source.partition("@")[0], progress)
     path = opened.set_path(source, fields)
-    return make_set(source, path, opened.datastore(), opened.training_text(), fields, progress)
+    command = _command(opened, "", source)
+    return make_set(source, path, opened.datastore(), opened.training_text(), fields, progress, command)
 
 
 def evaluate_set(

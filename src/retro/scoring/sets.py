@@ -150,18 +150,21 @@ def make_set(
     training: TokenStore | None,
     fields: FieldMap | None = None,
     progress: Progress = no_progress,
+    command: str = COMMAND,
 ) -> EvaluationSet:
     """Encode the documents, find their neighbours, and compare them with the training text.
 
-    Finished stages below `path` are reused.
+    Finished stages below `path` are reused. `command` is what a user runs for it.
     """
-    store = write_set(source, path / "tokens", datastore.tokenizer, fields)
+    store = write_set(source, path / "tokens", datastore.tokenizer, fields, command)
     neighbours = find_neighbours(store, datastore, path / "neighbours", progress)
     seen = _compare(store, datastore, training, path / "seen")
     return EvaluationSet(path.name, neighbours, seen, source)
 
 
-def write_set(source: str, path: Path, tokenizer: Tokenizer, fields: FieldMap | None = None) -> TokenStore:
+def write_set(
+    source: str, path: Path, tokenizer: Tokenizer, fields: FieldMap | None = None, command: str = COMMAND
+) -> TokenStore:
     """The token store of a set, in the source's order. Memory holds the set's tokens, but not its text."""
     inputs = {"documents": source_fingerprint(source, fields)}
     # If the set has been encoded before, its tokens are reused and the source is not read
@@ -175,7 +178,7 @@ def write_set(source: str, path: Path, tokenizer: Tokenizer, fields: FieldMap | 
         tokens = np.array(tokenizer.encode(document.text), dtype=tokenizer.dtype)
         encoded.append(EncodedDocument(number, row_of(document, len(tokens)), tokens))
     rows = [document.row for document in encoded]
-    return write_tokens(encoded, rows, path, tokenizer, {}, inputs, COMMAND)
+    return write_tokens(encoded, rows, path, tokenizer, {}, inputs, command)
 
 
 def _compare(store: TokenStore, datastore: Datastore, training: TokenStore | None, path: Path) -> Seen:
