@@ -96,9 +96,16 @@ def test_the_hub_can_read_the_card(folder: Path) -> None:
     (folder / "run.json").write_text(json.dumps({**record, "model": fitted, "data": data}))
     write_card(folder)
     read = ModelCard((folder / "README.md").read_text()).data
-    assert (read.base_model, read.base_model_relation, read.license) == ("smollm2", "adapter", "apache-2.0")
+    # The hub knows the base by its id there, while we open it by the catalogue's name.
+    assert read.base_model == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert (read.base_model_relation, read.license) == ("adapter", "apache-2.0")
+    assert json.loads((folder / "run.json").read_text())["model"]["base"]["id"] == "smollm2"
     assert (read.datasets, read.to_dict()["sources"]) == (["wikimedia/wikipedia"], ['my: "own"'])
     assert read.tags == ["retro", "retrieval", "retrofit"]
+    fitted["base"]["id"] = "somebody/else"
+    (folder / "run.json").write_text(json.dumps({**record, "model": fitted, "data": data}))
+    write_card(folder)
+    assert ModelCard((folder / "README.md").read_text()).data.base_model == "somebody/else"
     # Where a folder lies is nobody's business.
     fitted["base"]["id"] = "/home/me/base"
     (folder / "run.json").write_text(json.dumps({**record, "model": fitted, "data": data}))

@@ -18,6 +18,7 @@ from retro.scoring.evaluate import Evaluation, on
 from retro.stages.files import atomic_write, write_json
 from retro.stages.progress import Progress
 from retro.study import Study
+from retro.wording import counted
 
 REPORT = "report.html"
 SAMPLE_TOKENS = 128
@@ -143,7 +144,7 @@ def _facts(study: Study, corpus: str) -> list[tuple[str, str]]:
     sizes = {name: study.opened(name).model.num_parameters(embeddings=True) for name in ("baseline", "retro")}
     counts = {split: store.artifact.counts for split, store in work.corpus().stores().items()}
     splits = [
-        f"{count['documents']:,} documents and {count['tokens']:,} tokens in {split}"
+        f"{counted(count['documents'], 'document')} and {counted(count['tokens'], 'token')} in {split}"
         for split, count in counts.items()
     ]
     # The first segment stands for all: most datastores have one.
@@ -152,13 +153,13 @@ def _facts(study: Study, corpus: str) -> list[tuple[str, str]]:
         ("corpus", f"{corpus}: {', '.join(splits)}"),
         (
             "removed",
-            f"{removed.get('duplicate', 0)} exact duplicates and "
-            f"{removed.get('contaminated', 0)} training documents too close to held-out ones",
+            f"{counted(removed.get('duplicate', 0), 'exact duplicate')} and "
+            f"{counted(removed.get('contaminated', 0), 'training document')} too close to held-out ones",
         ),
         ("left out", _left_out(work.left_out())),
         (
             "datastore",
-            f"{len(datastore):,} chunks of {run.model.chunk_len} tokens, "
+            f"{counted(len(datastore), 'chunk')} of {run.model.chunk_len} tokens, "
             f"keys of {datastore.config.embedder}, {index} index",
         ),
         (
@@ -174,7 +175,7 @@ def _facts(study: Study, corpus: str) -> list[tuple[str, str]]:
         ),
         (
             "training",
-            f"{training.num_steps} steps of {training.batch_size} × {training.seq_len} tokens, "
+            f"{counted(training.num_steps, 'step')} of {training.batch_size} × {training.seq_len} tokens, "
             "the same batches for both",
         ),
         ("evaluation", f"windows of {run.evaluation.window} tokens, stride {run.evaluation.stride}"),

@@ -32,6 +32,7 @@ from retro.model.retro import Retro
 from retro.model.weights import RECORD, WEIGHTS, count_tensors, read_record, restore, write_model
 from retro.stages.files import DAMAGED, atomic_write, file_checksum, read_object
 from retro.stages.stage import CARD, MANIFEST
+from retro.wording import counted
 
 TOKENIZER = "tokenizer"
 DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
@@ -108,8 +109,8 @@ def _load_retro(folder: Path, record: dict[str, Any]) -> TrainableModel:
     depths = [config.num_layers, config.retrieval.encoder.num_layers if config.retrieval else 0]
     if max(depths) > count_tensors(folder):
         raise ArtifactError(
-            f"{folder / RECORD} describes {max(depths):,} layers; expected fewer than there are tensors; "
-            "restore it, or train again"
+            f"{folder / RECORD} describes {counted(max(depths), 'layer')}; "
+            "expected fewer than there are tensors; restore it, or train again"
         )
     try:
         model = Retro(config)
@@ -286,9 +287,10 @@ def _front_matter(record: dict[str, Any], retrieves: bool) -> str:
     entry = catalogue.ENTRIES.get(base)
     if entry is not None and SPDX.fullmatch(entry.licence):
         facts["license"] = entry.licence.lower()
-    # A folder on somebody's disk means nothing to others.
-    if entry is not None or hub.is_id(base):
-        facts["base_model"] = base
+    # A folder on somebody's disk means nothing to others, and a name of our catalogue nothing to the hub.
+    on_hub = entry.hub_id if entry is not None else base
+    if hub.is_id(on_hub):
+        facts["base_model"] = on_hub
         facts["base_model_relation"] = "adapter"
     sources = [str(source) for source in record.get("data") or {}]
     facts["tags"] = ["retro", *(["retrieval"] if retrieves else []), *(["retrofit"] if base else [])]
@@ -309,7 +311,7 @@ def _what_it_is(record: dict[str, Any], retrieves: bool) -> str:
     batch = f"{training.get('batch_size')} × {training.get('seq_len')}"
     losses = [f"{name} {value:.4f}" for name, value in counts.get("validation", {}).items()]
     rows = {
-        "decoder": f"{model.get('num_layers')} layers of width {model.get('d_model')}",
+        "decoder": f"{counted(model.get('num_layers', 0), 'layer')} of width {model.get('d_model')}",
         "cross-attention in layers": layers,
         "parameters": f"{parameters:,} without embeddings, {trained:,} trained",
         "vocabulary": f"{model.get('vocab_size', 0):,} tokens; chunks of {model.get('chunk_len')}",
@@ -334,9 +336,9 @@ def _what_was_fitted(
     losses = [f"{name} {value:.4f}" for name, value in counts.get("validation", {}).items()]
     batch = f"{training.get('batch_size')} × {training.get('seq_len')}"
     rows = {
-        "base": f"{base.get('id')} ({base.get('type')}, {base.get('num_layers')} layers of width "
-        f"{base.get('d_model')}), checksum {base.get('checksum')}; not part of this folder",
-        "neighbours are read by": f"{fit['reading']} in {len(fit['layers'])} layers",
+        "base": f"{base.get('id')} ({base.get('type')}, {counted(base.get('num_layers', 0), 'layer')} "
+        f"of width {base.get('d_model')}), checksum {base.get('checksum')}; not part of this folder",
+        "neighbours are read by": f"{fit['reading']} in {counted(len(fit['layers']), 'layer')}",
         "pointer": f"states of layer {fit['pointer_layer']}" if fit["pointer"] else "none",
         "trained weights": f"{counts.get('trained', 0):,}",
         "vocabulary": f"{base.get('vocab_size', 0):,} tokens; chunks of {fit['chunk_len']}",

@@ -8,6 +8,7 @@ import torch
 import transformers
 
 from retro import catalogue
+from retro.catalogue import hub
 from retro.errors import ArtifactError, DataError
 
 
@@ -28,6 +29,12 @@ def test_a_folder_is_its_own_base(base: Path) -> None:
     assert catalogue.embedding_size(base) == 20
     change(base / "config.json", text_config={"vocab_size": 30})
     assert catalogue.embedding_size(base) == 30
+
+
+def test_every_model_of_the_catalogue_has_its_name_on_the_hub() -> None:
+    models = [entry for entry in catalogue.ENTRIES.values() if entry.kind == "model"]
+    assert models
+    assert all("/" in entry.hub_id and hub.is_id(entry.hub_id) for entry in models)
 
 
 def test_what_is_no_base_is_refused_in_one_line(base: Path, tmp_path: Path) -> None:

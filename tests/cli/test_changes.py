@@ -1,5 +1,6 @@
 """The road of text that changes, as a user types it: again, in step, anew, longer, another k."""
 
+import itertools
 import json
 import re
 import shutil
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from retro.cli.main import main
+from retro.config import CorpusConfig
+from retro.corpus.documents import Document, split_of
 
 MODEL = [
     "--model.d-model",
@@ -25,6 +28,7 @@ MODEL += ["--model.retrieval.encoder.d-model", "16", "--model.retrieval.encoder.
 TRAINING = ["--seq-len", "32", "--batch-size", "2", "--num-steps", "4", "--warmup-steps", "1"]
 CORPUS = ["--vocab-size", "320", "--valid-fraction", "0.15", "--test-fraction", "0.15", "--workers", "1"]
 CORPUS += ["--max-document-bytes", "0"]
+SPLITTING = CorpusConfig(valid_fraction=0.15, test_fraction=0.15)
 SCORING = ["--window", "32", "--stride", "16", "--leakage-neighbours", "3"]
 
 
@@ -79,13 +83,66 @@ def test_text_changes_and_everything_follows(folder: Path, run) -> None:  # type
     told = run("evaluate", "work", *SCORING, "--num-neighbours", "2", code=1)
     assert "was trained on other tokens than work/tokens holds" in told
     assert "was trained with version 1 of the datastore, which is at 2 now" in told
-    refused = (
-        "(neighbours, tokens differ); name another folder, or begin anew; run: retro evaluate work retro "
-    )
-    assert f"{refused}--split test --redo" in told
+    assert "work/evaluations/retro/test was made with other documents than work/tokens/test holds now" in told
+    assert re.search(r"\(\d of \d are new or changed, \d of 3 are gone\); name another folder, or", told)
+    assert "begin anew; run: retro evaluate work retro --split test --redo" in told
+    assert "was made with other documents than" in run("inspect", "work", code=1)
     told = run("evaluate", "work", *SCORING, "--num-neighbours", "2", "--redo")
     assert "--redo: removes work/evaluations/retro/test" in told
     assert "on-2" in told
+
+
+def in_split(split: str, number: int) -> str:
+    """The number-th name of a new note that comes into the split."""
+    names = (f"later-{n}.txt" for n in itertools.count())
+    found = (name for name in names if split_of(Document(name, "", "notes"), SPLITTING) == split)
+    return next(itertools.islice(found, number, None))
+
+
+def follow(run) -> str:  # type: ignore[no-untyped-def]
+    """Bring the workspace to the state of the notes; what ingesting tells."""
+    told: str = run("ingest", "notes", "--out", "work", *CORPUS)
+    run("db", "sync", "work")
+    run("neighbours", "work")
+    return told
+
+
+def test_scores_outlast_other_training_text(folder: Path, run) -> None:  # type: ignore[no-untyped-def]
+    """Only what was scored itself makes scores those of other documents."""
+    scored = folder / "work" / "evaluations" / "retro" / "test"
+    run("evaluate", "work", *SCORING, "--num-neighbours", "2")
+    before = json.loads((scored / "results.json").read_text())
+    (folder / "notes" / in_split("train", 0)).write_text("A zebra is permitted. " * 20)
+    assert "1 document added, 0 changed" in follow(run)
+    told = run("evaluate", "work", *SCORING, "--num-neighbours", "2")
+    assert "was made with version 1 of the datastore, which is at version 2 now" in told
+    assert json.loads((scored / "results.json").read_text()) == before
+    # Another k is scored with the neighbours of the others, and the overlap is of their version.
+    run("evaluate", "work", *SCORING, "--num-neighbours", "1")
+    after = json.loads((scored / "results.json").read_text())
+    assert after["modes"]["on-2"] == before["modes"]["on-2"]
+    assert "on-1" in after["modes"]
+    assert after["overlap"] == before["overlap"]
+    assert json.loads((scored / "manifest.json").read_text())["counts"]["datastore_version"] == 1
+    assert run("inspect", "work", "--list")
+    # A training document that is another now takes its chunks out of the datastore: the scores are
+    # history, and nothing can be added to them.
+    for path in sorted((folder / "notes").glob("*.txt")):
+        if split_of(Document(path.name, "", "notes"), SPLITTING) == "train":
+            path.write_text(path.read_text() + " And more.")
+    follow(run)
+    told = run("evaluate", "work", *SCORING, "--num-neighbours", "1", "2")
+    assert "was made with version 1 of the datastore, which is at version 3 now" in told
+    told = run("evaluate", "work", *SCORING, "--num-neighbours", "1", "2", "3", code=1)
+    assert "as some were deleted from the datastore; remove work/evaluations/retro/test and run:" in told
+    # A test document more, and they are scores of other documents.
+    (folder / "notes" / in_split("test", 0)).write_text("Nothing of this was scored. " * 9)
+    follow(run)
+    told = run("evaluate", "work", *SCORING, "--num-neighbours", "1", "2", code=1)
+    assert "(1 of 4 are new or changed, 0 of 3 are gone)" in told
+    run("evaluate", "work", *SCORING, "--num-neighbours", "2", "--redo")
+    counts = json.loads((scored / "manifest.json").read_text())["counts"]
+    assert (counts["documents"], counts["datastore_version"]) == (4, 3)
 
 
 def test_a_run_is_extended_and_another_k_is_added(folder: Path, run) -> None:  # type: ignore[no-untyped-def]

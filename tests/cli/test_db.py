@@ -23,7 +23,7 @@ def test_a_datastore_s_life(place: Path, tmp_path: Path, capsys: pytest.CaptureF
         assert main(["db", *arguments]) == 0
         return " ".join(capsys.readouterr().out.split())
 
-    assert "version 2, 1 documents added" in run("add", str(place), str(note))
+    assert "version 2, 1 document added" in run("add", str(place), str(note))
     assert "note.txt" in run("search", str(place), note.read_text(), "--k", "200")
     assert "note.txt" not in run(
         "search", str(place), note.read_text(), "--k", "200", "--exclude", "note.txt"
@@ -31,7 +31,7 @@ def test_a_datastore_s_life(place: Path, tmp_path: Path, capsys: pytest.CaptureF
     told = run("info", str(place), "--documents")
     for expected in ("recall", "bytes a token", "note.txt", "exact", "add", "build"):
         assert expected in told
-    assert "1 documents deleted" in run("delete", str(place), "--id", "note.txt")
+    assert "1 document deleted" in run("delete", str(place), "--id", "note.txt")
     assert "deleted ones to compact" in run("info", str(place))
     assert "version 4" in run("compact", str(place))
     assert "is sound at version 4" in run("verify", str(place / "datastore"), "--sample", "5")

@@ -197,7 +197,7 @@ def test_tuning_and_reporting_never_share_documents(
     ):
         evaluate_knn(model, "a model", train, test, test, tmp_path, KnnConfig(), WINDOWS)
     valid.documents[0] = test.documents[0]
-    with pytest.raises(DataError, match="share 1 documents"):
+    with pytest.raises(DataError, match="share 1 document"):
         evaluate_knn(model, "a model", train, valid, test, tmp_path, KnnConfig(), WINDOWS)
     assert not any(tmp_path.iterdir())
     with pytest.raises(DataError, match="would find itself"):

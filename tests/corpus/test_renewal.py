@@ -1,5 +1,6 @@
 """Ingesting again after files were added, changed or removed."""
 
+import itertools
 import json
 import os
 import random
@@ -15,12 +16,14 @@ import numpy as np
 import pytest
 
 from retro.config import CorpusConfig
+from retro.corpus.documents import Document, split_of
 from retro.corpus.folder import CorpusFolder
-from retro.corpus.ingest import check, ingest
+from retro.corpus.ingest import check, ingest, mend
 from retro.corpus.renewal import Changes
 from retro.corpus.tokens import Corpus
 from retro.errors import ArtifactError
 from retro.stages.executor import LocalExecutor
+from retro.stages.files import make_fingerprint, write_json
 
 CONFIG = CorpusConfig(vocab_size=320, valid_fraction=0.2, test_fraction=0.2)
 
@@ -90,7 +93,7 @@ def test_the_tokens_follow_the_folder_and_only_new_text_is_cut(
     )
     changes = again(work, source)
     assert changes == Changes([("notes", "new.txt")], [("notes", "03.txt")], [("notes", "05.txt")], 38)
-    assert str(changes) == "1 documents added, 1 changed, 1 removed, 38 unchanged"
+    assert str(changes) == "1 document added, 1 changed, 1 removed, 38 unchanged"
     assert sorted(cut) == sorted((source / name).read_text() for name in ("new.txt", "03.txt"))
     assert contents(work.tokenizer_path) == tokenizer
     assert texts_of(work) == {path.name: path.read_text() for path in source.iterdir()}
@@ -114,6 +117,43 @@ def test_a_renewed_corpus_is_that_of_a_first_reading_with_the_same_tokenizer(
     again(fresh, source)
     (work.tokens_path / "changes.json").unlink()
     assert contents(work.path) == contents(fresh.path)
+
+
+def named_for(split: str) -> str:
+    """A file of the notes that comes into the split."""
+    names = (f"more-{number}.txt" for number in itertools.count())
+    return next(name for name in names if split_of(Document(name, "", "notes"), CONFIG) == split)
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_a_split_is_known_by_what_it_holds(source: Path, work: CorpusFolder, is_older: bool) -> None:
+    """Whatever belongs to held-out tokens stays theirs when other text comes into the training."""
+    if is_older:  # as written before stores knew their content
+        for split in ("train", "valid", "test"):
+            forget_content(work.tokens_path / split / "manifest.json")
+    before = {split: store.fingerprint for split, store in work.corpus().stores().items()}
+    (source / named_for("train")).write_text("Anyone may train on this, and test on none of it.\n")
+    assert again(work, source)
+    after = {split: store.fingerprint for split, store in work.corpus().stores().items()}
+    assert {split for split in before if before[split] != after[split]} == {"train"}
+    (source / named_for("test")).write_text("This is to measure on.\n")
+    assert again(work, source)
+    last = {split: store.fingerprint for split, store in work.corpus().stores().items()}
+    assert {split for split in before if after[split] != last[split]} == {"test"}
+    # One that is mended has the name that it had.
+    (work.tokens_path / "valid" / "ends.npy").write_bytes(b"damaged")
+    mend(work)
+    again(work, source)
+    assert work.store("valid").fingerprint == before["valid"]
+    chosen = work.store("valid").select([0])
+    assert chosen.fingerprint not in (last["valid"], work.store("valid").select([1]).fingerprint)
+
+
+def forget_content(manifest: Path) -> None:
+    record = json.loads(manifest.read_text())
+    del record["counts"]["content"]
+    del record["manifest"]
+    write_json(manifest, {**record, "manifest": make_fingerprint(record)})
 
 
 def test_touched_files_change_nothing(source: Path, work: CorpusFolder) -> None:
@@ -155,7 +195,7 @@ def test_a_folder_that_was_moved_is_the_same_source(source: Path, work: CorpusFo
     moved.parent.mkdir()
     source.rename(moved)
     change(moved)
-    assert str(again(work, moved)) == "1 documents added, 1 changed, 1 removed, 38 unchanged"
+    assert str(again(work, moved)) == "1 document added, 1 changed, 1 removed, 38 unchanged"
 
 
 def test_a_first_reading_that_was_killed_goes_on_with_changed_files(

@@ -73,7 +73,7 @@ def test_what_cannot_be_learned_is_left_out(form: Format) -> None:
     assert [row.text for row in batches.questions] == ["short?"]
     assert batches.num_long == 1
     assert batches.rows(0, 0, 2).tokens.shape[1] == batches.seq_len <= 64
-    with pytest.raises(DataError, match="none of 1 questions has an answer"):
+    with pytest.raises(DataError, match="none of 1 question has an answer"):
         QuestionBatches(rows[2:], form, 2, 1)
 
 

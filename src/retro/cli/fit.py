@@ -13,6 +13,7 @@ from retro.cli.train import print_run, redo_run, say
 from retro.config import FineTuningConfig, RetrievalConfig, TrainingConfig
 from retro.config.fit import FitConfig
 from retro.errors import ConfigError, DataError
+from retro.wording import counted
 
 if TYPE_CHECKING:
     from retro.questions.examples import Questions
@@ -220,5 +221,5 @@ def _questions(work: "Workspace", options: QuestionOptions) -> "Questions":
         return read_questions(options.questions, options.training.num_neighbours)
     documents = documents_of(work.corpus().train, Tokenizer.open(work.tokenizer_path))
     found = Questions(list(cloze_questions(documents)))
-    CONSOLE.print(f"{len(found.rows):,} questions made out of the training text")
+    CONSOLE.print(f"{counted(len(found.rows), 'question')} made out of the training text")
     return found

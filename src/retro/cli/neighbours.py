@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from retro.cli.console import CONSOLE, RichNarrator, begin_anew, parse
+from retro.wording import counted
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ def main(arguments: list[str]) -> None:
         with RichNarrator().progress(f"Finding neighbours of {split}") as progress:
             counts = find_neighbours(work, split, progress).artifact.counts
         CONSOLE.print(
-            f"{work.neighbours_path(split)}: {counts['neighbours']:,} neighbours "
-            f"of {counts['chunks']:,} chunks; searched {counts['searched']:,}, "
+            f"{work.neighbours_path(split)}: {counted(counts['neighbours'], 'neighbour')} "
+            f"of {counted(counts['chunks'], 'chunk')}; searched {counts['searched']:,}, "
             f"and what was added for {counts['looked_through_added']:,}",
             soft_wrap=True,
         )

@@ -4,6 +4,8 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from retro.wording import counted
+
 if TYPE_CHECKING:
     from retro.pages.shell import Made
     from retro.pages.sources import SourceFiles
@@ -28,7 +30,8 @@ def _corpus(opened: "OpenRun") -> str:
     datastore = opened.datastore()
     snapshot = datastore.snapshot()
     return (
-        f"datastore {datastore.path}: {snapshot.num_documents:,} documents, {snapshot.num_tokens():,} tokens"
+        f"datastore {datastore.path}: {counted(snapshot.num_documents, 'document')}, "
+        f"{counted(snapshot.num_tokens(), 'token')}"
     )
 
 

@@ -13,6 +13,7 @@ from retro.cli.pages import made, source_files
 from retro.errors import ConfigError
 from retro.generation.request import Choice, Request, Retrieval
 from retro.stages.files import atomic_write
+from retro.wording import counted
 
 if TYPE_CHECKING:
     from retro.generation.sampler import Sampler
@@ -173,11 +174,13 @@ def _notes(samples: Sequence["Sample"]) -> list[str]:
     if not any(longest.neighbours):
         chunks = written // chunk_len
         return [
-            f"nothing was retrieved for the {chunks} complete chunks; expected an --every of at most {chunks}"
+            f"nothing was retrieved for {counted(chunks, 'complete chunk')}; "
+            f"expected an --every of at most {chunks}"
         ]
+    first = "first new token was" if missing == 1 else f"first {missing} new tokens were"
     return [
-        f"the prompt has {longest.prompt_len} tokens, {missing} fewer than a chunk: "
-        f"the first {missing} new tokens were written without neighbours"
+        f"the prompt has {counted(longest.prompt_len, 'token')}, {missing} fewer than a chunk: "
+        f"the {first} written without neighbours"
     ]
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from retro.cli.console import CONSOLE, parse, print_table, read_argument
+from retro.wording import counted
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ def main(arguments: list[str]) -> None:
             shown.append(piece, "black on #cfe0ee" if number % 2 else "black on #f4e3c3")
         CONSOLE.print(shown)
         per_token = tokenizer.num_bytes(tokens) / max(1, len(tokens))
-        CONSOLE.print(f"{len(tokens)} tokens, {per_token:.2f} bytes a token: {tokens}", soft_wrap=True)
+        CONSOLE.print(
+            f"{counted(len(tokens), 'token')}, {per_token:.2f} bytes a token: {tokens}", soft_wrap=True
+        )
     rows = [
         [source, f"{counts['bytes'] / counts['tokens']:.3f}"]
         for source, counts in sorted(work.by_source().items())

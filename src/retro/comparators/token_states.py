@@ -18,10 +18,18 @@ from retro.corpus.tokens import TokenStore
 from retro.errors import DataError
 from retro.model.protocol import KeyedModel
 from retro.scoring.bits_per_byte import Scores, expect_same_vocabulary
-from retro.scoring.windows import batch_targets, batch_tokens, batches_of, longest_first, windows_of
+from retro.scoring.windows import (
+    batch_targets,
+    batch_tokens,
+    batches_of,
+    expect_context,
+    longest_first,
+    windows_of,
+)
 from retro.stages.arrays import Filling
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Artifact, Stage, run_stage
+from retro.wording import counted
 
 COMMAND = "retro knn WORK RUN"
 KEEP_EVERY = 64
@@ -87,6 +95,7 @@ def write_states(
     the logits are not computed, which are most of a small model's work.
     """
     expect_same_vocabulary(model, store)
+    expect_context(config, model.facts)
 
     def work(stage: Stage) -> None:
         # The first token of each document has no row.
@@ -139,7 +148,7 @@ def expect_apart(one: TokenStore, other: TokenStore, why: str) -> None:
     shared = hashes & others
     if shared:
         raise DataError(
-            f"{one.artifact.path} and {other.artifact.path} share {len(shared)} documents; "
+            f"{one.artifact.path} and {other.artifact.path} share {counted(len(shared), 'document')}; "
             f"expected none, as {why}; name another split"
         )
 

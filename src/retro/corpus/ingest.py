@@ -29,6 +29,7 @@ from retro.stages.executor import Executor, LocalExecutor
 from retro.stages.progress import Progress, at_step, no_progress
 from retro.stages.redo import Removal, removal_of
 from retro.stages.stage import open_artifact, partial_of, recorded_inputs, reopen_broken
+from retro.wording import counted
 
 
 def ingest(
@@ -82,7 +83,8 @@ def ingest(
         encoding(0, 0)  # the first shard may take long
         encoded = encode_text(text, folder.tokenizer_path, place.encoded_path, workers, encoding, former)
     progress(0, 0, "Removing duplicates and contamination")
-    corpus = pack(encoded, tokenizer, place.tokens_path, config, names)
+    replaced = folder.tokens_path if renewal is not None else None
+    corpus = pack(encoded, tokenizer, place.tokens_path, config, names, former=replaced)
     if renewal is None:
         return corpus
     changes.write(place.tokens_path / CHANGES)
@@ -166,7 +168,7 @@ def _reading(sources: Sequence[str], progress: Progress) -> ReadingProgress:
     total = sum(sizes) if all(sizes) else 0
 
     def reading(num_documents: int, text_bytes: int, position: int) -> None:
-        note = f"{num_documents:,} documents, {text_bytes / 1e6:,.1f} MB"
+        note = f"{counted(num_documents, 'document')}, {text_bytes / 1e6:,.1f} MB"
         progress(min(position, total), total, "Reading", note)
 
     return reading

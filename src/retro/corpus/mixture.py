@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retro.errors import ConfigError
+from retro.wording import counted
 
 BLOCK = 1000
 PERIOD = 1024
@@ -168,7 +169,7 @@ def _check(weights: Mapping[str, float], sizes: Mapping[str, int]) -> None:
             )
         if size < 0 or (weight > 0.0 and size == 0):
             raise ConfigError(
-                f"source {source!r} has {size} documents and weight {weight}; expected documents; "
+                f"source {source!r} has {counted(size, 'document')} and weight {weight}; expected documents; "
                 "ingest it or set weight 0"
             )
     if not any(weight > 0.0 for weight in weights.values()):

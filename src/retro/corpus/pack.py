@@ -30,13 +30,14 @@ def pack(
     config: CorpusConfig,
     names: frozenset[str] = frozenset(),
     against: Sequence[np.ndarray] = (),
+    former: Path | None = None,
 ) -> Corpus:
     """Write a token store for each split, without duplicates or training documents close to held-out ones.
 
     Of exact duplicates, a held-out copy stays and the others go. Training documents whose title or id is
     among `names` go too, and those too close to the tokens `against`. `removed.json` lists all that was
     removed, and what it matched. It is written last: where it stands beside a store of every split, nothing
-    is left to do.
+    is left to do. A split that holds what it held in the `former` stores has its fingerprint from there.
     """
     inputs = {"encoded": encoded.fingerprint}
     if compared_with := against_fingerprint(names, against):
@@ -47,7 +48,7 @@ def pack(
     stores = {split: store for split, store in found.items() if store is not None}
     if len(stores) < len(settings) or not (path / REPORT).exists():
         removed = removals(encoded, config, names, against)
-        write = partial(_write_split, encoded, removed, tokenizer, inputs=inputs)
+        write = partial(_write_split, encoded, removed, tokenizer, inputs=inputs, former=former)
         written = {split: write(split, path / split, settings[split]) for split in settings}
         stores = {split: store for split, store in written.items() if store is not None}
         write_json(path / REPORT, list(removed.values()))
@@ -68,6 +69,7 @@ def _write_split(
     path: Path,
     settings: dict[str, Any],
     inputs: dict[str, str],
+    former: Path | None,
 ) -> TokenStore | None:
     """The documents of a split that were not removed; nothing if none is left of a held-out split."""
     rows = [
@@ -78,7 +80,8 @@ def _write_split(
     if not rows:
         return None
     documents = (document for document in encoded.documents(split) if document.number not in removed)
-    return write_tokens(documents, rows, path, tokenizer, settings, inputs)
+    same = former / split if former is not None else None
+    return write_tokens(documents, rows, path, tokenizer, settings, inputs, former=same)
 
 
 def removals(

@@ -31,6 +31,7 @@ from retro.stages.stage import (
     recorded_inputs,
     way_out,
 )
+from retro.wording import counted
 
 PLACE = "renewal"
 FOLDERS = ("text", "encoded", "tokens")
@@ -56,7 +57,7 @@ class Changes:
 
     def __str__(self) -> str:
         return (
-            f"{len(self.added):,} documents added, {len(self.changed):,} changed, "
+            f"{counted(len(self.added), 'document')} added, {len(self.changed):,} changed, "
             f"{len(self.removed):,} removed, {self.unchanged:,} unchanged"
         )
 

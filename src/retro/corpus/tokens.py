@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from retro.corpus.encode import EncodedDocument
 from retro.corpus.tokenizers import Tokenizer
 from retro.errors import ArtifactError
 from retro.stages.arrays import load_array
-from retro.stages.files import make_fingerprint
+from retro.stages.files import file_checksum, make_fingerprint
 from retro.stages.hints import quoted
-from retro.stages.stage import Artifact, Stage, find_finished, open_artifact, run_stage
+from retro.stages.stage import MANIFEST, Artifact, Stage, find_finished, open_artifact, run_stage
+from retro.wording import counted
 
 COLUMNS = ("id", "source", "title", "language", "content_hash")
 FOLDER = "tokens"
@@ -24,6 +25,9 @@ TOKENS = "tokens.npy"
 ENDS = "ends.npy"
 NUM_BYTES = "num_bytes.npy"
 DOCUMENTS = "documents.jsonl"
+FILES = (TOKENS, ENDS, NUM_BYTES, DOCUMENTS)
+CONTENT = "content"
+"""The count in a manifest that tells what the store holds, however it came to be."""
 
 
 class TokenStore:
@@ -31,7 +35,8 @@ class TokenStore:
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
-        self.fingerprint = artifact.fingerprint
+        # By what it holds: other training text leaves a held-out split what it is. Older stores do not know.
+        self.fingerprint: str = artifact.counts.get(CONTENT, artifact.fingerprint)
         remedy = _remedy(artifact.path)
         self.tokens = load_array(artifact.file(TOKENS), remedy, mapped=True)
         self.ends = load_array(artifact.file(ENDS), remedy)
@@ -94,7 +99,7 @@ class TokenStore:
         for name, number in ((NUM_BYTES, len(self.num_bytes)), (DOCUMENTS, len(self.documents))):
             if number != len(self.ends):
                 raise ArtifactError(
-                    f"{path / name} describes {number:,} documents; "
+                    f"{path / name} describes {counted(number, 'document')}; "
                     f"expected {len(self.ends):,} as in {ENDS}; {remedy}"
                 )
 
@@ -130,10 +135,12 @@ def write_tokens(
     config: dict[str, Any],
     inputs: dict[str, str],
     command: str = "",
+    former: Path | None = None,
 ) -> TokenStore:
     """Write documents, whose rows are known beforehand, as a token store; each gets the end token.
 
-    `command` is what makes it, unless that is `retro ingest`.
+    `command` is what makes it, unless that is `retro ingest`. If the `former` store holds the same, the new
+    one has its fingerprint, and whatever was made with that one belongs to this one, too.
     """
 
     def work(stage: Stage) -> None:
@@ -160,9 +167,30 @@ def write_tokens(
                 file.write(json.dumps(columns, ensure_ascii=False).encode() + b"\n")
         stage.counts.update(documents=len(rows), tokens=int(ends[-1]), bytes=int(num_bytes.sum()))
         stage.counts.update(vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id, end_id=tokenizer.end_id)
+        if stage.mended is None:
+            checksums = {name: file_checksum(stage.file(name)) for name in FILES}
+            content = _content(checksums, tokenizer.fingerprint)
+            stage.counts[CONTENT] = _fingerprint_of_same(content, former) or content
+        elif CONTENT in stage.mended:
+            # What it was called is what others know it by, even if that came from an older store.
+            stage.counts[CONTENT] = stage.mended[CONTENT]
 
     inputs = {**inputs, "tokenizer": tokenizer.fingerprint}
     return TokenStore(run_stage(path, "tokens", config, inputs, work, command or _command(path)))
+
+
+def _content(checksums: Mapping[str, str], tokenizer: str) -> str:
+    """A fingerprint of tokens and documents by the checksums of their files."""
+    return make_fingerprint({name: checksums.get(name) for name in FILES}, tokenizer)
+
+
+def _fingerprint_of_same(content: str, former: Path | None) -> str:
+    """The fingerprint of the former store if it holds the same; it may be older than such contents."""
+    if former is None or not (former / MANIFEST).exists():
+        return ""
+    artifact = open_artifact(former, "tokens", _command(former))
+    is_same = _content(artifact.manifest["files"], artifact.inputs["tokenizer"]) == content
+    return artifact.counts.get(CONTENT, artifact.fingerprint) if is_same else ""
 
 
 def find_tokens(

@@ -144,7 +144,14 @@ class FittedModel(TrainableModel):
     @property
     def facts(self) -> ModelFacts:
         return ModelFacts(
-            self.vocab_size, self.config.chunk_len, self.pad_id, self.end_id, True, self.max_context, True
+            self.vocab_size,
+            self.config.chunk_len,
+            self.pad_id,
+            self.end_id,
+            retrieves=True,
+            max_context=self.max_context,
+            has_spare_ids=True,
+            slides=self.relative,
         )
 
     @property

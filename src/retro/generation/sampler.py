@@ -92,7 +92,21 @@ class Sampler:
             )
         search = self._search(request.retrieval)
         groups = [self._group(prompt, request, search is not None) for prompt in request.prompts]
+        for group in groups:
+            self._expect_room(group[0].sample.prompt_len, request.max_tokens)
         return Batch(self.model, groups, request, search, self.window)
+
+    def _expect_room(self, prompt_len: int, max_tokens: int) -> None:
+        """Refuse a sample that would outgrow what the model reads, before the first token is drawn."""
+        facts = self.model.facts
+        facts.expect_context(prompt_len, "the prompt has", "give a shorter one")
+        if facts.slides and facts.max_context is not None and 0 < self.window <= facts.max_context:
+            return
+        way_out = "ask for fewer: --max-tokens"
+        if facts.slides:
+            way_out += f"; or let it see the last {facts.max_context:,} alone: --window {facts.max_context}"
+        # The last token is drawn, and not read.
+        facts.expect_context(prompt_len + max_tokens - 1, "prompt and sample have", way_out)
 
     def _group(self, prompt: str | Prompt, request: Request, searches: bool) -> list[Growing]:
         """The sequences that begin with one prompt."""

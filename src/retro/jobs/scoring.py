@@ -17,7 +17,7 @@ from retro.retrieval.pinned import open_pinned
 from retro.retrieval.retriever import Retriever
 from retro.run import write_card
 from retro.scoring import tasks
-from retro.scoring.evaluate import NEIGHBOURS, Evaluation, evaluate
+from retro.scoring.evaluate import NEIGHBOURS, Evaluation, evaluate, expect_documents
 from retro.scoring.inspection import DocumentGain, InspectedDocument, find_document, inspect_document
 from retro.scoring.inspection import document_gains as gains_of
 from retro.scoring.sets import EvaluationSet, make_set, name_of
@@ -61,7 +61,8 @@ def evaluation_set(
     """
     catalogue.fetch_if_missing(source.partition("@")[0], progress)
     path = opened.set_path(source, fields)
-    return make_set(source, path, opened.datastore(), opened.training_text(), fields, progress)
+    command = _command(opened, "", source)
+    return make_set(source, path, opened.datastore(), opened.training_text(), fields, progress, command)
 
 
 def evaluate_set(
@@ -74,7 +75,10 @@ def evaluate_set(
     path = opened.evaluation_path(found.name)
     # Kept with the results, so that a score is never read without them.
     facts = {"seen": dataclasses.asdict(found.seen)}
-    return evaluate(opened.model, opened.run.fingerprint, found.neighbours, path, config, progress, facts)
+    command = _command(opened, "", found.source)
+    return evaluate(
+        opened.model, opened.run.fingerprint, found.neighbours, path, config, progress, facts, command
+    )
 
 
 def evaluate_task(
@@ -133,19 +137,21 @@ def open_evaluation(
     # Before the run is opened: a user without an evaluation is told to evaluate, and that
     # command says what else is missing.
     evaluation = Evaluation.open(path)
-    neighbours = _evaluated_neighbours(opened, path, split, source, fields)
+    neighbours = _evaluated_neighbours(opened, path, split, source, fields, command)
     evaluation.expect(opened.run.fingerprint, neighbours, command)
     return Evaluated(evaluation, neighbours)
 
 
 def _evaluated_neighbours(
-    opened: OpenRun, path: Path, split: str, source: str, fields: FieldMap | None
+    opened: OpenRun, path: Path, split: str, source: str, fields: FieldMap | None, command: str
 ) -> Neighbours:
     """The neighbours that an evaluation used, whatever was added to the datastore since."""
     if source:
         # If none are pinned, today's are used; the caller checks that they are the same.
         today = evaluation_set(opened, source, fields).neighbours
+        expect_documents(path, today.store, command)
         return open_pinned(path / NEIGHBOURS, today.store, today.datastore) or today
+    expect_documents(path, opened.store(split), command)
     pinned = open_pinned(path / NEIGHBOURS, opened.store(split), opened.datastore())
     return pinned or opened.neighbours(split)
 

@@ -158,9 +158,7 @@ def fit_base(
     expect_fitting(model, fit)
     torch.manual_seed(config.seed)  # for the new weights alone
     fitted = FittedModel(model, fit, store.pad_id, store.end_id, base)
-    longest = fitted.facts.max_context
-    if longest is not None and config.seq_len > longest:
-        raise ConfigError(f"seq_len is {config.seq_len}; expected at most what {base} reads, {longest}")
+    fitted.facts.expect_context(config.seq_len, "seq_len is", "shorten it: --seq-len")
     if not any(parameter.requires_grad for parameter in fitted.parameters()):
         raise ConfigError(
             "fit.pointer and fit.tune_heads are off, so there is nothing to train; expected one of them; "

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from retro.errors import DataError
+from retro.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class ModelFacts:
     """The longest sequence that the model can read; None if there is no limit."""
     has_spare_ids: bool = False
     """Whether the vocabulary may be larger than the tokenizer's, as that of many pretrained models is."""
+    slides: bool = False
+    """Whether a text may outgrow `max_context` behind a window, as only distances between tokens count."""
 
     @property
     def retrieved_len(self) -> int:
@@ -49,6 +51,14 @@ class ModelFacts:
     def fits(self, num_ids: int) -> bool:
         """Whether this is the model of a tokenizer with so many ids."""
         return num_ids == self.num_ids or (self.has_spare_ids and num_ids < self.num_ids)
+
+    def expect_context(self, length: int, what: str, way_out: str) -> None:
+        """Refuse a text that is longer than the model can read; `what` needs it, `way_out` shortens it."""
+        if self.max_context is not None and length > self.max_context:
+            raise ConfigError(
+                f"{what} {length:,} tokens; expected at most {self.max_context:,}, the longest text that "
+                f"the model reads; {way_out}"
+            )
 
     def expect_neighbours(self, tokens: Tensor, neighbours: Tensor) -> None:
         """Refuse neighbours that are not one set for each complete chunk."""

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from math import ceil, floor, log10
 
+from retro.wording import counted
+
 WIDTH, HEIGHT = 1000, 180
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 26, 24
 """Room for the numbers of the axes and above the tallest bar."""
@@ -30,7 +32,8 @@ def chunk_map(saved: Sequence[float]) -> str:
     gained = sum(bits >= 0 for bits in saved)
     title = "Bits saved in each chunk"
     told = (
-        f"{gained} of {len(saved)} chunks cost no more with retrieval; {min(saved):.1f} to {max(saved):.1f}"
+        f"{gained} of {counted(len(saved), 'chunk')} cost no more with retrieval; "
+        f"{min(saved):.1f} to {max(saved):.1f}"
     )
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">'

@@ -96,8 +96,19 @@ ul.sources li { break-inside: avoid; margin-bottom: .3em; overflow-wrap: anywher
   body, body.wide { padding: 0 .8em; margin: 1em auto; font-size: 15px; }
   .lead { font-size: 1.05em; }
   .made div, .facts div { grid-template-columns: 5.2em 1fr; }
+  /* A shadow where there is more: covers of paper move with the table, and hide it at either end. */
+  .scroll {
+    background: linear-gradient(to right, var(--paper) 40%, transparent) left -1px top / 2.4em 100% local,
+                linear-gradient(to left, var(--paper) 40%, transparent) right -1px top / 2.4em 100% local,
+                linear-gradient(to right, var(--line), transparent) left / 1em 100%,
+                linear-gradient(to left, var(--line), transparent) right / 1em 100%;
+    background-repeat: no-repeat;
+  }
   table.numbers { font-size: 13px; }
   table.numbers td, table.numbers th { padding: .3em .5em; }
+  table.numbers th { white-space: normal; vertical-align: bottom; }
+  table.numbers td:first-child, table.numbers th:first-child { position: sticky; left: 0;
+                                                               background: var(--paper); }
   table.sample thead { position: absolute; clip-path: inset(50%); width: 1px; height: 1px; overflow: hidden; }
   table.sample, table.sample tbody, table.sample tr, table.sample td { display: block; }
   table.sample tr { border-top: 3px solid var(--line); padding: .4em 0; }

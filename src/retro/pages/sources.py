@@ -12,6 +12,7 @@ from retro import catalogue
 from retro.corpus.folder import CorpusFolder
 from retro.retrieval.shared_runs import ColouredNeighbour
 from retro.stages.stage import open_artifact
+from retro.wording import counted
 
 WORDS = 8
 """How many words of a neighbour a link to its file leads to."""
@@ -49,7 +50,7 @@ def corpus_words(folder: CorpusFolder) -> str:
         names = ", ".join(open_artifact(folder.text_path, "text", "retro ingest").inputs)
     counts = [store.artifact.counts for store in folder.corpus().stores().values()]
     documents, tokens = (sum(count[name] for count in counts) for name in ("documents", "tokens"))
-    return f"{names}: {documents:,} documents, {tokens:,} tokens"
+    return f"{names}: {counted(documents, 'document')}, {counted(tokens, 'token')}"
 
 
 NOWHERE = SourceFiles()

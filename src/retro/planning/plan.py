@@ -22,6 +22,7 @@ from retro.planning.speed import KeyTimes, TokenTimes, time_training
 from retro.planning.survey import MIN_DOCUMENTS, SPLIT_SEED, Survey, describe
 from retro.stages.files import write_json
 from retro.training.announcement import describe_steps, duration
+from retro.wording import counted
 
 TOKENIZER_BYTES = 8 << 20
 """Text that the tokenizer is trained on: more takes minutes and hardly changes a small vocabulary."""
@@ -100,8 +101,8 @@ def plan_text(sources: Sequence[str], minutes: float, survey: Survey, speeds: Sp
     if sampled.num_documents < MIN_DOCUMENTS:
         raise ConfigError(
             f"--minutes is {minutes:g}, enough for {part:.1%} of the text, "
-            f"{describe(sampled.num_documents, sampled.num_bytes)}; expected at least {whole:,.0f} minutes, "
-            "or shorter documents"
+            f"{describe(sampled.num_documents, sampled.num_bytes)}; "
+            f"expected at least {counted(whole, 'minute')}, or shorter documents"
         )
     held_out = choices.splits(sampled, seconds, speeds.training, recipe.training.num_neighbours)
     run = RunConfig(
@@ -141,7 +142,7 @@ def plan_text(sources: Sequence[str], minutes: float, survey: Survey, speeds: Sp
 
 def _why_held_out(found: choices.Splits) -> str:
     return (
-        f"{found.test_documents:,} documents to measure on ({found.test_bytes / 1e6:.2f} MB), "
+        f"{counted(found.test_documents, 'document')} to measure on ({found.test_bytes / 1e6:.2f} MB), "
         f"{found.valid_documents:,} to watch the training by"
     )
 

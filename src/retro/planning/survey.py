@@ -14,6 +14,7 @@ from retro.corpus.readers.sources import read_raw
 from retro.corpus.readers.wikipedia import RawPage
 from retro.errors import DataError
 from retro.stages.progress import Progress, no_progress
+from retro.wording import counted
 
 SPLIT_SEED = 0
 SAMPLED_DOCUMENTS = 256
@@ -63,7 +64,7 @@ class Survey:
         named = " and ".join(sources)
         found = f"{named}: {describe(self.num_documents, self.num_bytes)}"
         if self.num_duplicates:
-            found += f" besides {self.num_duplicates:,} copies"
+            found += f" besides {counted(self.num_duplicates, 'copy', 'copies')}"
         if self.num_documents >= MIN_DOCUMENTS and self.num_bytes >= MIN_BYTES:
             return
         if self.num_bytes >= MIN_BYTES:
@@ -76,9 +77,8 @@ class Survey:
 
 def describe(num_documents: int, num_bytes: int) -> str:
     """How much text it is."""
-    documents = "1 document" if num_documents == 1 else f"{num_documents:,} documents"
     size = f"{num_bytes / 1e6:,.2f} MB" if num_bytes >= 1e5 else f"{num_bytes / 1e3:,.1f} kB"
-    return f"{documents}, {size}"
+    return f"{counted(num_documents, 'document')}, {size}"
 
 
 def survey(
@@ -103,7 +103,7 @@ def survey(
             heapq.heappush(sample, entry)
         else:
             heapq.heappushpop(sample, entry)
-        progress(0, 0, note=f"{len(rows):,} documents")
+        progress(0, 0, note=counted(len(rows), "document"))
     rows.sort()
     draws, sizes, sample_draws = np.array(rows, dtype=np.float64).reshape(-1, 3).T
     texts = [text for _, text in sorted(sample)]

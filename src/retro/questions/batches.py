@@ -18,6 +18,7 @@ from retro.questions.examples import Question
 from retro.retrieval.datastore import Neighbour
 from retro.retrieval.retriever import Passage, Passages, stack_neighbours
 from retro.training.batches import Batch
+from retro.wording import counted
 
 PROMPT = "question: {question} \n answer:"
 ANSWER = " {answer}"
@@ -81,8 +82,8 @@ class QuestionBatches:
         kept = [(question, length) for question, length in answered if length <= seq_len]
         if not kept:
             raise DataError(
-                f"none of {len(questions)} questions has an answer and at most {seq_len} tokens with it; "
-                "expected some"
+                f"none of {counted(len(questions), 'question')} has an answer "
+                f"and at most {seq_len} tokens with it; expected some"
             )
         self.questions = [question for question, _ in kept]
         self.form = form

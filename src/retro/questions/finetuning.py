@@ -20,6 +20,7 @@ from retro.stages.files import file_checksum, make_fingerprint, write_json
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Artifact
 from retro.training.loop import train
+from retro.wording import counted
 from retro.workspace import Workspace
 
 
@@ -54,9 +55,9 @@ def finetune(
     # Seed 0 whatever the run's seed, so that losses can be compared.
     validation = QuestionBatches(valid, form, config.batch_size, k, 0, config.seq_len) if valid else None
     if batches.num_long:
-        warn(f"{batches.num_long:,} questions left out: longer than seq_len")
+        warn(f"{counted(batches.num_long, 'question')} left out: longer than seq_len")
     if num_cut := form.num_cut(questions, k):
-        warn(f"{num_cut:,} passages cut")
+        warn(f"{counted(num_cut, 'passage')} cut")
     # The questions are part of the run's identity: with others, an unfinished
     # training is refused.
     store = work.corpus().train
@@ -148,7 +149,7 @@ def run_experiment(
     parts = split(known, fractions)
     if not all(parts):
         raise DataError(
-            f"{len(known)} questions with answers and passages leave a split empty; "
+            f"{counted(len(known), 'question')} with answers and passages: a split stays empty; "
             "expected more, or other fractions"
         )
     k = config.num_neighbours

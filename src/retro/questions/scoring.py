@@ -19,6 +19,7 @@ from retro.questions.examples import Question
 from retro.retrieval.retriever import Passage
 from retro.scoring.intervals import Interval, bootstrap_ratio
 from retro.stages.progress import Progress, at_step, no_progress
+from retro.wording import counted
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -89,7 +90,9 @@ class Marks:
     def __init__(self, answers: Sequence[Answer]) -> None:
         known = [(answer, answer.question.answers) for answer in answers if answer.question.answers]
         if not known:
-            raise DataError(f"none of {len(answers)} questions has a known answer; expected some to score")
+            raise DataError(
+                f"none of {counted(len(answers), 'question')} has a known answer; expected some to score"
+            )
         self.exact_match = np.array([best(exact_match, answer.text, right) for answer, right in known])
         self.f1 = np.array([best(f1, answer.text, right) for answer, right in known])
         self.recalled = np.array(

@@ -13,6 +13,7 @@ from retro.scoring.intervals import Interval, bootstrap, bootstrap_ratio, relati
 from retro.scoring.leakage import FilteredScore
 from retro.scoring.wording import bounds, fewer, percent
 from retro.study import Study
+from retro.wording import counted
 
 SAME = 0.01
 """Relative difference up to which two models count as alike."""
@@ -93,7 +94,9 @@ def _order_claim(names: np.ndarray, bits: dict[str, np.ndarray], overlap: np.nda
         return _rank_correlation(saved / base, shared / count)[:, None]
 
     (interval,) = bootstrap(columns.reshape(len(names), -1), correlation)
-    sentence = f"rank correlation of gain and overlap over {len(kinds)} sources: {bounds(interval, 2)}"
+    sentence = (
+        f"rank correlation of gain and overlap over {counted(len(kinds), 'source')}: {bounds(interval, 2)}"
+    )
     return [Claim("sources", above(interval), sentence)]
 
 
@@ -137,7 +140,7 @@ def retrofit(study: Study, scale: Scale) -> Findings:
     )
     sentence = (
         f"{percent(share)} of the gain from scratch after {scale.fit_steps} of "
-        f"{study.run.training.num_steps} steps; "
+        f"{counted(study.run.training.num_steps, 'step')}; "
         f"with retrieval off {'equal to the bit' if same else 'different'}"
     )
     claim = Claim("retrofit", together(above(share, CLOSE), exactly(same)), sentence)

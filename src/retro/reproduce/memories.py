@@ -16,6 +16,7 @@ from retro.scoring.intervals import relative_gain
 from retro.scoring.new_facts import measure_new_facts
 from retro.scoring.wording import fewer, percent
 from retro.study import Study
+from retro.wording import counted
 
 FEWER = 40
 """How many times fewer keys count as the paper's 64: short last chunks have keys of their
@@ -109,7 +110,7 @@ def new_facts(study: Study, scale: Scale) -> Findings:
     # Deleting must restore the neighbours too, not only happen to give the same bits.
     same = found.same_bits and found.same_neighbours
     sentence = (
-        f"{fewer(found.gain)} on {found.num_documents} documents once they are there; "
+        f"{fewer(found.gain)} on {counted(found.num_documents, 'document')} once they are there; "
         f"deleted, {'the same to the bit' if same else 'not the same'}"
     )
     claim = Claim("new-facts", together(above(found.gain), exactly(same)), sentence)

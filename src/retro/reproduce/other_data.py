@@ -18,6 +18,7 @@ from retro.scoring.intervals import relative_gain
 from retro.scoring.link_distance import LinkDistances, link_distances
 from retro.scoring.wording import bounds, percent
 from retro.study import Study
+from retro.wording import counted
 
 LAMBADA = "lambada"
 DUMP = "enwik8"
@@ -101,7 +102,7 @@ def link_distance(study: Study, scale: Scale) -> Findings:
     rows.append(["random articles", found.random.mean])
     sentence = (
         f"random articles are {bounds(found.below_random, 3)} links further; "
-        f"each rank adds {bounds(found.rise, 3)} links ({found.num_documents} articles)"
+        f"each rank adds {bounds(found.rise, 3)} links ({counted(found.num_documents, 'article')})"
     )
     claim = Claim("link-distance", together(above(found.below_random), above(found.rise)), sentence)
     caption = "Mean number of links between an article and those of its chunks' neighbours."
@@ -136,5 +137,5 @@ def questions(study: Study, scale: Scale) -> Findings:
         f"and {percent(gains[1])} above shuffled passages"
     )
     claim = Claim("questions", together(*map(above, gains)), sentence)
-    table = Table(f"{found.num_questions} questions, in %", ["answered", *HEADINGS[1:]], rows)
+    table = Table(f"{counted(found.num_questions, 'question')}, in %", ["answered", *HEADINGS[1:]], rows)
     return Findings([table], [], [claim])

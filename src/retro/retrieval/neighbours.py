@@ -30,6 +30,7 @@ from retro.stages.hints import with_paths
 from retro.stages.parts import ARRAYS, Parts
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import PLAN, Artifact, Stage, open_artifact, run_stage
+from retro.wording import counted
 
 COMMAND = "retro neighbours WORK"
 QUERIES = 8192
@@ -63,7 +64,7 @@ class Neighbours:
         self.chunks, self.distances = _load_found(artifact)
         if len(self.chunks) != len(self.table):
             raise ArtifactError(
-                f"{artifact.path} has neighbours of {len(self.chunks):,} chunks; expected the "
+                f"{artifact.path} has neighbours of {counted(len(self.chunks), 'chunk')}; expected the "
                 f"{len(self.table):,} of {store.artifact.path}; remove it and run: {COMMAND}"
             )
 

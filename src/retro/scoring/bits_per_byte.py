@@ -21,7 +21,7 @@ from retro.scoring.windows import (
     batch_inputs,
     batch_targets,
     batches_of,
-    expect_on_grid,
+    expect_readable,
     scored_places,
     windows_of,
 )
@@ -87,7 +87,7 @@ def score(
 
     The first token of a document has no context. It is charged log2 of the vocabulary size.
     """
-    expect_on_grid(config, model.facts.chunk_len)
+    expect_readable(config, model.facts)
     expect_same_vocabulary(model, store)
     if neighbours is not None:
         expect_saved(neighbours, k)

@@ -2,11 +2,13 @@
 
 An evaluation belongs to the neighbours it was made with. They are pinned in its folder, so that
 it can be opened, inspected and, after an interruption, finished, whatever has been added to the
-datastore since.
+datastore since. It belongs to the documents that it scored, too: where those are others now, it is
+refused, and other training text changes nothing about it.
 """
 
 import json
 import shutil
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,19 +17,31 @@ import numpy as np
 
 from retro.config import EvaluationConfig
 from retro.config.as_json import from_dict, to_dict
+from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError
 from retro.model.protocol import LanguageModel
+from retro.retrieval.chunks import content_hashes
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.pinned import PinnedNeighbours, open_pinned, pin
 from retro.scoring.bits_per_byte import Metrics, Sizes, chunk_bytes, expect_saved, measure, score
 from retro.scoring.intervals import Interval
 from retro.scoring.leakage import FilteredScore, chunk_overlaps, filtered_bits_per_byte, overlap_histogram
+from retro.scoring.windows import expect_readable
 from retro.stages.files import link_or_copy, read_object
 from retro.stages.hints import with_paths
 from retro.stages.parts import ARRAY, Parts
 from retro.stages.progress import Progress, at_step, no_progress
-from retro.stages.stage import MANIFEST, Artifact, Stage, open_artifact, recorded_inputs, run_stage
+from retro.stages.stage import (
+    MANIFEST,
+    Artifact,
+    Stage,
+    open_artifact,
+    partial_of,
+    recorded_inputs,
+    run_stage,
+    way_out,
+)
 
 COMMAND = "retro evaluate WORK RUN"
 OFF = "off"
@@ -147,22 +161,26 @@ def evaluate(
 
     An evaluation keeps the neighbours it was started with. If it is finished and differs in its
     values of k alone, those that it lacks are added to it: the result is that of scoring all of
-    them at once. `facts` about the documents are copied into the results; `command` is what a
-    user runs for this evaluation.
+    them at once. `facts` about the documents are copied into the results, and stay what they were
+    when the first k was scored; `command` is what a user runs for this evaluation.
     """
     store = neighbours.store
+    expect_documents(path, store, command)
     former = _with_other_k(path, config)
     if former is not None:
         config = _joined(former.config, config)
     ks = config.num_neighbours if model.facts.retrieves else ()
     begun_with = _begun_with(path, neighbours)
-    # Checked before the first window, not after hours of scoring without retrieval.
+    # Checked before the first window, not after hours of scoring without retrieval, and before anything is
+    # begun that would have to be removed.
+    expect_readable(config, model.facts)
     expect_saved(begun_with or neighbours, max(ks, default=0))
-    if begun_with is not None and _num_deleted(begun_with, config):
-        raise ArtifactError(
-            f"{path} was made with other neighbours than are here now, as some were deleted from the "
-            f"datastore; remove {begun_with.artifact.path.parent} and run: {with_paths(command, path)}"
-        )
+    kept = dict(facts or {})
+    if former is not None:
+        kept |= {name: former.results[name] for name in kept if name in former.results}
+    is_to_score = former is not None and former.config != config
+    if begun_with is not None and (is_to_score or not _is_history(path, begun_with)):
+        _expect_all_there(path, begun_with, config, command)
 
     def work(stage: Stage) -> None:
         # Pinned before anything is scored, so that all parts of an evaluation see the same
@@ -188,7 +206,7 @@ def evaluate(
         with stage.write("scores.npz") as file:
             np.savez(file, allow_pickle=False, **arrays)
         with stage.write("results.json") as file:
-            file.write(json.dumps(results | (facts or {}), indent=2).encode())
+            file.write(json.dumps(results | kept, indent=2).encode())
         stage.counts.update(documents=len(store), tokens=len(store.tokens), bytes=int(store.num_bytes.sum()))
         stage.counts[VERSION] = pinned.version
 
@@ -201,6 +219,55 @@ def evaluate(
     }
     renew = former is not None and former.artifact.inputs == inputs
     return Evaluation(run_stage(path, "evaluation", to_dict(config), inputs, work, command, renew))
+
+
+def expect_documents(path: Path, store: TokenStore, command: str = COMMAND) -> None:
+    """Refuse an evaluation, finished or begun, of other documents than the store holds now."""
+    if recorded_inputs(path).get("tokens") in (None, store.fingerprint):
+        return
+    place = path if path.exists() else partial_of(path)
+    pinned = place / NEIGHBOURS
+    is_pinned = (pinned / MANIFEST).exists()
+    if not is_pinned and not path.exists():
+        return  # killed before anything was scored: nothing is lost by beginning again
+    changed = _what_changed(open_artifact(pinned, "neighbours", COMMAND), store) if is_pinned else ""
+    raise ArtifactError(
+        f"{place} was made with other documents than {store.artifact.path} holds now{changed}; "
+        f"{way_out(with_paths(command, path))}"
+    )
+
+
+def _what_changed(artifact: Artifact, store: TokenStore) -> str:
+    """How many documents are others than those that the neighbours were found for."""
+    artifact.expect_whole("documents.npy")
+    before = Counter(np.load(artifact.file("documents.npy"))[:, 0].tolist())
+    now = Counter(content_hashes(store).tolist())
+    num_new = (now - before).total()
+    num_gone = (before - now).total()
+    if not num_new and not num_gone:
+        return " (the same texts with other names, sources or tokens)"
+    return (
+        f" ({num_new:,} of {now.total():,} are new or changed, {num_gone:,} of {before.total():,} are gone)"
+    )
+
+
+def _is_history(path: Path, pinned: PinnedNeighbours) -> bool:
+    """Whether finished scores stand even if neighbours are gone: the text has changed since.
+
+    What was deleted by name was taken out on purpose, and scores that it had a part in are not shown.
+    """
+    versions = pinned.datastore.ledger.versions()
+    is_taken_out = any(version.number > pinned.version and version.action == "delete" for version in versions)
+    return path.exists() and not is_taken_out
+
+
+def _expect_all_there(path: Path, pinned: PinnedNeighbours, config: EvaluationConfig, command: str) -> None:
+    """Refuse to score with neighbours of which some are gone."""
+    if _num_deleted(pinned, config):
+        raise ArtifactError(
+            f"{path} was made with other neighbours than are here now, as some were deleted from the "
+            f"datastore; remove {pinned.artifact.path.parent} and run: {with_paths(command, path)}"
+        )
 
 
 def _with_other_k(path: Path, config: EvaluationConfig) -> Evaluation | None:
@@ -227,7 +294,7 @@ def _joined(former: EvaluationConfig, config: EvaluationConfig) -> EvaluationCon
 def _begun_with(path: Path, neighbours: Neighbours) -> PinnedNeighbours | None:
     """The neighbours of the evaluation that was finished or started in this folder, if there is one."""
     # A finished stage is at `path`; an unfinished one is in the `.partial` folder beside it.
-    for folder in (path, path.with_name(path.name + ".partial")):
+    for folder in (path, partial_of(path)):
         found = open_pinned(folder / NEIGHBOURS, neighbours.store, neighbours.datastore)
         if found is not None:
             return found

@@ -8,6 +8,7 @@ from retro.corpus.links import LinkGraph
 from retro.errors import ConfigError, DataError
 from retro.retrieval.neighbours import Neighbours
 from retro.scoring.intervals import Interval, bootstrap
+from retro.wording import counted
 
 RANDOM = 0
 """The rank of random articles; those of neighbours begin at 1."""
@@ -73,8 +74,9 @@ def link_distances(
     held = held[held >= 0]
     if not len(held) or not queries:
         raise DataError(
-            f"{len(queries)} documents of {neighbours.store.artifact.path} and {len(np.unique(held))} of "
-            f"{neighbours.datastore.path} are articles of the graph; expected some of both; "
+            f"{counted(len(queries), 'document')} of {neighbours.store.artifact.path} "
+            f"and {len(np.unique(held))} of {neighbours.datastore.path} are articles of the graph; "
+            "expected some of both; "
             "read the links of the dump that they come from"
         )
     parts = []

@@ -13,7 +13,8 @@ import numpy as np
 
 from retro.corpus.decontamination import title_key
 from retro.retrieval.datastore import Datastore
-from retro.scoring.evaluate import Evaluation
+from retro.retrieval.datastore.ledger import IS_THERE, NEWEST
+from retro.scoring.evaluate import VERSION, Evaluation
 from retro.scoring.intervals import Interval, bootstrap_ratio
 from retro.scoring.sets import EvaluationSet
 
@@ -36,10 +37,13 @@ class Group:
     bits_per_byte: dict[str, Interval]
 
 
-def kinds_of(found: EvaluationSet, overlaps: np.ndarray) -> np.ndarray:
-    """The kind of every document of a set, by its title and the overlaps of its chunks."""
+def kinds_of(found: EvaluationSet, overlaps: np.ndarray, version: int = NEWEST) -> np.ndarray:
+    """The kind of every document of a set, by its title and the overlaps of its chunks.
+
+    Titles are those of the version of the datastore that the overlaps were measured with.
+    """
     # Documents without a title must not all match each other.
-    known = _title_keys(found.neighbours.datastore) - {""}
+    known = _title_keys(found.neighbours.datastore, version) - {""}
     later = np.array([title_key(row["title"]) in known for row in found.store.documents])
     # A document's chunks are contiguous in the table, up to the first chunk of the next
     # document.
@@ -49,15 +53,17 @@ def kinds_of(found: EvaluationSet, overlaps: np.ndarray) -> np.ndarray:
     return np.where(later, LATER, np.where(share > TEMPLATED_SHARE, TEMPLATED, NEW))
 
 
-def _title_keys(datastore: Datastore) -> frozenset[str]:
-    """The titles of the datastore's documents, in the form in which titles are compared."""
-    rows = datastore.ledger.rows("SELECT DISTINCT title FROM documents WHERE deleted IS NULL")
+def _title_keys(datastore: Datastore, version: int) -> frozenset[str]:
+    """The titles of a version's documents, in the form in which titles are compared."""
+    # A compaction takes the rows of deleted documents away; their titles are then unknown.
+    rows = datastore.ledger.rows(f"SELECT DISTINCT title FROM documents WHERE {IS_THERE}", (version, version))
     return frozenset(title_key(title) for (title,) in rows)
 
 
 def by_kind(found: EvaluationSet, evaluation: Evaluation) -> list[Group]:
     """The groups that have documents, in this order: new, later edition, templated."""
-    kinds = kinds_of(found, evaluation.arrays["overlaps"])
+    version = evaluation.artifact.counts.get(VERSION) or NEWEST
+    kinds = kinds_of(found, evaluation.arrays["overlaps"], version)
     num_bytes = found.store.num_bytes
     groups = []
     for name in (NEW, LATER, TEMPLATED):

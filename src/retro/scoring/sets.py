@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from retro.retrieval.neighbours import Neighbours, find_neighbours
 from retro.stages.files import make_fingerprint, write_json
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Stage, open_artifact, run_stage
+from retro.wording import counted
 
 COMMAND = "retro evaluate WORK RUN --on SOURCE"
 
@@ -46,14 +48,20 @@ class Seen:
     ids: tuple[str, ...]
     """The ids of exact and near ones."""
 
+    @staticmethod
+    def read(record: dict[str, Any]) -> "Seen":
+        """From results, which keep it with the scores."""
+        return Seen(**{**record, "ids": tuple(record["ids"])})
+
     @property
     def count(self) -> int:
         return self.exact + self.near
 
     def __str__(self) -> str:
+        verb = "is" if self.documents == 1 else "are"
         return (
-            f"{self.count} of {self.documents} documents are in the training text or the datastore "
-            f"({self.exact} exactly, {self.near} nearly)"
+            f"{self.count} of {counted(self.documents, 'document')} {verb} in the training text "
+            f"or the datastore ({self.exact} exactly, {self.near} nearly)"
         )
 
 
@@ -64,6 +72,8 @@ class EvaluationSet:
     name: str
     neighbours: Neighbours
     seen: Seen
+    source: str = ""
+    """What was named to make it."""
 
     @property
     def store(self) -> TokenStore:
@@ -140,17 +150,21 @@ def make_set(
     training: TokenStore | None,
     fields: FieldMap | None = None,
     progress: Progress = no_progress,
+    command: str = COMMAND,
 ) -> EvaluationSet:
     """Encode the documents, find their neighbours, and compare them with the training text.
 
-    Finished stages below `path` are reused.
+    Finished stages below `path` are reused. `command` is what a user runs for it.
     """
-    store = write_set(source, path / "tokens", datastore.tokenizer, fields)
+    store = write_set(source, path / "tokens", datastore.tokenizer, fields, command)
     neighbours = find_neighbours(store, datastore, path / "neighbours", progress)
-    return EvaluationSet(path.name, neighbours, _compare(store, datastore, training, path / "seen"))
+    seen = _compare(store, datastore, training, path / "seen")
+    return EvaluationSet(path.name, neighbours, seen, source)
 
 
-def write_set(source: str, path: Path, tokenizer: Tokenizer, fields: FieldMap | None = None) -> TokenStore:
+def write_set(
+    source: str, path: Path, tokenizer: Tokenizer, fields: FieldMap | None = None, command: str = COMMAND
+) -> TokenStore:
     """The token store of a set, in the source's order. Memory holds the set's tokens, but not its text."""
     inputs = {"documents": source_fingerprint(source, fields)}
     # If the set has been encoded before, its tokens are reused and the source is not read
@@ -164,7 +178,7 @@ def write_set(source: str, path: Path, tokenizer: Tokenizer, fields: FieldMap | 
         tokens = np.array(tokenizer.encode(document.text), dtype=tokenizer.dtype)
         encoded.append(EncodedDocument(number, row_of(document, len(tokens)), tokens))
     rows = [document.row for document in encoded]
-    return write_tokens(encoded, rows, path, tokenizer, {}, inputs, COMMAND)
+    return write_tokens(encoded, rows, path, tokenizer, {}, inputs, command)
 
 
 def _compare(store: TokenStore, datastore: Datastore, training: TokenStore | None, path: Path) -> Seen:

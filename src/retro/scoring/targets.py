@@ -22,7 +22,7 @@ from retro.scoring.windows import (
     batch_tokens,
     batches_of,
     complete_chunks,
-    expect_on_grid,
+    expect_readable,
     windows_of,
 )
 from retro.stages.progress import Progress, no_progress
@@ -103,7 +103,7 @@ def score_targets(
         raise ConfigError(
             f"{max(ks)} neighbours were asked for without {missing}; expected it, or no neighbours"
         )
-    expect_on_grid(config, model.facts.chunk_len)
+    expect_readable(config, model.facts)
     texts = _FlatItems(items, model.facts.pad_id)
     # Targets whose first token has nothing before it: no window scores that token.
     alone = np.array([item.start == 0 and len(item.tokens) > 0 for item in items], dtype=bool)

@@ -25,7 +25,7 @@ from retro.scoring.intervals import Interval, bootstrap_ratio
 from retro.scoring.sets import Seen, documents_of, find_seen, source_fingerprint
 from retro.scoring.targets import TargetScores, encode_pair, score_targets
 from retro.stages.progress import Progress, no_progress
-from retro.stages.stage import MANIFEST, Artifact, Stage, run_stage
+from retro.stages.stage import MANIFEST, Artifact, Stage, recorded_inputs, run_stage
 
 LAMBADA = "lambada"
 """The name of LAMBADA's test passages in the catalogue, and of the task."""
@@ -106,8 +106,7 @@ class TaskResult:
             mode: {name: Interval(**value) for name, value in metrics.items()}
             for mode, metrics in results["modes"].items()
         }
-        seen = {**results["seen"], "ids": tuple(results["seen"]["ids"])}
-        return TaskResult(artifact, modes, Seen(**seen))
+        return TaskResult(artifact, modes, Seen.read(results["seen"]))
 
 
 def source_of(task: str, source: str = "") -> str:
@@ -133,7 +132,7 @@ def evaluate_task(
     """Score a run on a task, and write the metrics and every item's scores below `path`.
 
     Scores made with an earlier version of the datastore are kept; their counts name the
-    version.
+    version. What they say was seen before was seen in that version and in the text of that time.
     """
     version = retriever.datastore.snapshot().version
     # k = 0 is scoring without retrieval, which is all that a baseline has.
@@ -155,25 +154,24 @@ def evaluate_task(
         stage.counts.update(items=len(items), tokens=int(sum(len(item.tokens) for item in items)))
         stage.counts[VERSION] = version.number
 
-    # A finished task keeps the lineage it was scored with, so it is not refused when the
-    # datastore has changed since.
+    # A finished task keeps the datastore's lineage and the training text it was scored with, so it
+    # is not refused when these have changed since.
+    known = _scored_with(path)
     inputs = {
         "model": model_fingerprint,
         "source": source_fingerprint(source),
-        "datastore": _scored_with(path) or version.lineage,
+        "datastore": known.get("datastore") or version.lineage,
     }
     if training is not None:
-        inputs["training"] = training.fingerprint
+        inputs["training"] = known.get("training") or training.fingerprint
     settings = {**to_dict(config), "task": task}
     command = f"retro evaluate WORK RUN --task {task}"
     return TaskResult.read(run_stage(path, "task", settings, inputs, work, command))
 
 
-def _scored_with(path: Path) -> str:
-    """The lineage of the datastore that a finished task was scored with; empty if it is not finished."""
-    manifest = path / MANIFEST
-    found: str = json.loads(manifest.read_text())["inputs"].get("datastore", "") if manifest.exists() else ""
-    return found
+def _scored_with(path: Path) -> dict[str, str]:
+    """What a finished task was scored with; nothing if it is not finished."""
+    return recorded_inputs(path) if (path / MANIFEST).exists() else {}
 
 
 def _write(stage: Stage, task: Task, scores: dict[str, TargetScores], seen: Seen) -> None:

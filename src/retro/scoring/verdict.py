@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from retro.scoring.comparison import Comparison
 from retro.scoring.intervals import Interval
+from retro.wording import counted
 
 FEW_DOCUMENTS = 30
 LITTLE_SHARED = 0.1
@@ -100,4 +101,4 @@ def _percent(value: float) -> str:
 
 
 def _documents(evidence: Evidence) -> str:
-    return f"{evidence.num_documents:,} test document{'s' if evidence.num_documents != 1 else ''}"
+    return counted(evidence.num_documents, "test document")

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from retro.config import EvaluationConfig
 from retro.errors import ConfigError
+from retro.model.protocol import ModelFacts
 from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.neighbours import Neighbours
 
@@ -84,6 +85,17 @@ def expect_on_grid(config: EvaluationConfig, chunk_len: int) -> None:
             f"window {config.window} and stride {config.stride} move the chunk grid; "
             f"expected multiples of {chunk_len}"
         )
+
+
+def expect_readable(config: EvaluationConfig, facts: ModelFacts) -> None:
+    """Refuse windows that the model cannot read, or that begin inside a chunk."""
+    expect_context(config, facts)
+    expect_on_grid(config, facts.chunk_len)
+
+
+def expect_context(config: EvaluationConfig, facts: ModelFacts) -> None:
+    """Refuse windows that are longer than what the model reads."""
+    facts.expect_context(config.window, "the window has", "shorten it, and the stride: --window, --stride")
 
 
 def longest_first(windows: Iterable[Window]) -> list[Window]:

@@ -90,9 +90,11 @@ class Artifact:
 class Stage:
     """An unfinished folder. Files are written into it atomically; what is there need not be made again."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mended: dict[str, Any] | None = None) -> None:
         self.path = path
         self.counts: dict[str, Any] = {}
+        self.mended = mended
+        """The counts of the finished stage that is being mended; None if it was never finished."""
 
     def file(self, name: str) -> Path:
         return self.path / name
@@ -233,12 +235,15 @@ def _finish(
 ) -> Artifact:
     """Begin or go on in the folder `partial`, and rename it at the end."""
     plan_path = partial / PLAN
+    mended: dict[str, Any] | None = None
     # A folder that holds nothing but its plan may begin again with other settings: there is nothing to lose.
     if plan_path.exists() and any(file.is_file() and file != plan_path for file in partial.rglob("*")):
-        _expect_same(partial, _read_plan(plan_path), plan, command)
+        found = _read_plan(plan_path)
+        _expect_same(partial, found, plan, command)
+        mended = found.get("counts")
     # The plan is written before any work, so that whatever a kill leaves says what it belongs to.
-    write_json(plan_path, plan)
-    stage = Stage(partial)
+    write_json(plan_path, plan if mended is None else {**plan, "counts": mended})
+    stage = Stage(partial, mended)
     work(stage)
     for leftover in partial.rglob("*.tmp"):  # a kill may have left some
         leftover.unlink()
@@ -313,7 +318,8 @@ def reopen_broken(path: Path) -> list[str]:
             for file in (path / name).parent.glob(f"{stem}.*"):
                 file.unlink()
         # In this order a kill leaves a finished folder to mend again, or an unfinished one to go on in.
-        write_json(path / PLAN, {key: manifest[key] for key in ("kind", "fingerprint", "config", "inputs")})
+        kept = ("kind", "fingerprint", "config", "inputs", "counts")
+        write_json(path / PLAN, {key: manifest[key] for key in kept})
         path.replace(partial_of(path))
         (partial_of(path) / MANIFEST).unlink()
     return [str(path / name) for name in broken]

@@ -7,6 +7,7 @@ from retro.config import TrainingConfig
 from retro.corpus.tokens import TokenStore
 from retro.retrieval.chunks import ChunkTable
 from retro.stages.progress import Progress
+from retro.wording import counted
 
 TIMED_STEPS = 3
 """Steps that are timed before the line is said, after the first, which takes longer than others."""
@@ -21,7 +22,7 @@ def describe_steps(config: TrainingConfig, num_tokens: int) -> str:
     """A schedule in words, for a text whose epoch has so many tokens."""
     epochs = config.num_steps * config.batch_size * config.seq_len / num_tokens
     number = f"{epochs:.2g}" if epochs < 10 else f"{epochs:,.0f}"
-    text = f"{config.num_steps:,} steps of {config.batch_size} × {config.seq_len} tokens"
+    text = f"{counted(config.num_steps, 'step')} of {config.batch_size} × {config.seq_len} tokens"
     # With a mixture, every source has epochs of its own.
     return text if config.mixture else f"{text} are {number} epochs of {num_tokens:,} tokens"
 

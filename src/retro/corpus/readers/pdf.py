@@ -14,6 +14,7 @@ from retro.corpus.readers.problems import Kind, Problems
 from retro.corpus.readers.records import FieldMap
 from retro.corpus.readers.streams import BROKEN, open_stream
 from retro.errors import MissingExtraError
+from retro.wording import counted
 
 DAMAGED = (
     *(*BROKEN, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError),
@@ -52,7 +53,7 @@ def read_pdf(file: Path, name: str, source: str, _: FieldMap, problems: Problems
     if text:
         yield Document(id=name, text=_whole(text) + "\n", source=source, title=_whole(title) or name)
     else:
-        reason = f"has {len(pages)} pages and no text, as a scan has; make its pictures text (OCR)"
+        reason = f"has {counted(len(pages), 'page')} and no text, as a scan has; make its pictures text (OCR)"
         problems.add(where, reason, Kind.NO_TEXT, size)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from retro.errors import DataError
 from retro.retrieval.datastore.ledger import Ledger
+from retro.wording import counted
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Synced:
 
     def __str__(self) -> str:
         return (
-            f"{self.added:,} documents added, {self.changed:,} changed, "
+            f"{counted(self.added, 'document')} added, {self.changed:,} changed, "
             f"{self.removed:,} removed, {self.unchanged:,} unchanged"
         )
 

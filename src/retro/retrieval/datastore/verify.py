@@ -12,6 +12,7 @@ from retro.retrieval.datastore.snapshot import Snapshot
 from retro.stages.files import file_checksum
 from retro.stages.hints import with_paths
 from retro.stages.progress import Progress, no_progress
+from retro.wording import counted
 
 TOLERANCE = 2e-2
 """How far a key made anew may be from the stored one, relative to its length.
@@ -54,8 +55,8 @@ def _verify_newest(datastore: Datastore, sample: int, seed: int, progress: Progr
         live = datastore.ledger.num_documents(number)
     if live != snapshot.num_documents:
         raise ArtifactError(
-            f"{datastore.path} names {live} documents and holds {snapshot.num_documents}; expected as many; "
-            "restore a copy"
+            f"{datastore.path} names {counted(live, 'document')} and holds {snapshot.num_documents}; "
+            "expected as many; restore a copy"
         )
     checked = _check_files(datastore, rows, number, progress)
     return Verified(number, checked, live, len(snapshot), _recompute(datastore, snapshot, sample, seed))
