@@ -11,6 +11,7 @@ most that this process held.
 
 import argparse
 import resource
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +75,19 @@ def a_step(opened: OpenRun, rounds: int, ks: list[int]) -> None:
 
     batch = batches[0]
     for k in ks:
-        found, mask = (tensor[:, :, :k] for tensor in (batch.neighbours, batch.neighbour_mask))
-        medians = interleaved_medians(
-            {
-                "plain": lambda: plain(batch.tokens, batch.targets),
-                "step": lambda found=found, mask=mask: step(batch.tokens, batch.targets, found, mask),
-            },
-            rounds,
-            warmup=1,
-        )
+        tokens, targets = batch.tokens, batch.targets
+        assert batch.neighbours is not None
+        assert batch.neighbour_mask is not None
+        found, mask = batch.neighbours[:, :, :k], batch.neighbour_mask[:, :, :k]
+        candidates = {
+            "plain": partial(plain, tokens, targets),
+            "step": partial(step, tokens, targets, found, mask),
+        }
+        medians = interleaved_medians(candidates, rounds, warmup=1)
         ratio = medians["step"] / medians["plain"]
         # A vote alone reads neighbours through the first layers only.
         part = 1.0 if model.bias is not None else config.pointer_layer / model.base.config.num_hidden_layers
-        length = batch.tokens.numel()
+        length = tokens.numel()
         flops = (part * found.numel() + length * (2 if within else 1)) / (3 * length)
         print(
             f"a step with k = {k}: {ratio:.2f} times the base's forward and backward, "
