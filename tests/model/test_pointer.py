@@ -131,32 +131,64 @@ def test_a_copied_neighbour_is_followed() -> None:
     assert (on[:, m - 1 : 2 * m - 1] - off[:, m - 1 : 2 * m - 1]).mean() > 1
 
 
-@pytest.mark.parametrize("limits", [None, (1, 1, 3), (4 * 31 * 99, 1, 3)])
-def test_scores_are_those_of_the_logits(
-    limits: tuple[int, int, int] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In one part or several, with gradients or without."""
-    model = small_model(pointer=True)
-    tokens, neighbours, mask = random_inputs(model.config, 2, 11, 2)
-    targets = tokens.roll(-1, 1)
-    targets[:, -2:] = model.config.pad_id
-    expected = model(tokens, neighbours, mask).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
-    expected = expected * (targets != model.config.pad_id)
-    gradients = torch.autograd.grad(expected.sum(), list(model.parameters()))
+def in_parts(limits: tuple[int, int, int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let logits be computed a few at a time."""
     if limits is not None:
         for name, limit in zip(("WHOLE_LOGITS", "FEW_LOGITS", "FEW_ROWS"), limits, strict=True):
             monkeypatch.setattr(read_out, name, limit)
-    scored = model.score(tokens, targets, neighbours, mask)
-    torch.testing.assert_close(scored.log_probs, expected, rtol=0, atol=1e-12)
-    found = torch.autograd.grad(scored.log_probs.sum(), list(model.parameters()))
-    for (name, _), a, b in zip(model.named_parameters(), found, gradients, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-10, msg=name)
-    with torch.no_grad():
-        best = model(tokens, neighbours, mask).argmax(-1)
-        targets[0, ::2] = best[0, ::2]
-        scored = model.score(tokens, targets, neighbours, mask, greedy=True)
-    assert scored.greedy is not None
-    assert torch.equal(scored.greedy, (targets == best) | (targets == model.config.pad_id))
+
+
+PARTS = [None, (1, 1, 3), (4 * 31 * 99, 1, 3)]
+"""All at once, few with gradients, and few without alone."""
+
+
+@pytest.mark.parametrize("limits", PARTS)
+def test_scores_are_those_of_the_logits(
+    limits: tuple[int, int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_parts(limits, monkeypatch)
+    model = small_model(pointer=True)
+    tokens, neighbours, mask = random_inputs(model.config, 2, 11, 2)
+    best = model(tokens, neighbours, mask).argmax(-1)
+    targets = tokens.roll(-1, 1)
+    targets[0, ::2] = best[0, ::2]
+    targets[:, -2:] = model.config.pad_id
+    wanted = targets != model.config.pad_id
+    expected = model(tokens, neighbours, mask).log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+    for needs_gradient in (True, False):
+        with torch.set_grad_enabled(needs_gradient):
+            scored = model.score(tokens, targets, neighbours, mask, greedy=True)
+        torch.testing.assert_close(scored.log_probs, expected * wanted, rtol=0, atol=1e-12)
+        assert scored.greedy is not None
+        assert torch.equal(scored.greedy, (targets == best) | ~wanted)
+
+
+@pytest.mark.parametrize("limits", PARTS)
+def test_the_model_learns_its_own_distribution_and_the_pointer_the_mixture(
+    limits: tuple[int, int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_parts(limits, monkeypatch)
+    model = small_model(pointer=True)
+    plain = without_pointer(model)
+    tokens, neighbours, mask = random_inputs(model.config, 2, 11, 2)
+    targets = tokens.roll(-1, 1)
+
+    def gradients(each: Retro, log_probs: torch.Tensor) -> dict[str, torch.Tensor]:
+        names = [name for name, _ in each.named_parameters()]
+        return dict(zip(names, torch.autograd.grad(-log_probs.sum(), list(each.parameters())), strict=True))
+
+    logits = model(tokens, neighbours, mask)
+    mixture = gradients(model, logits.log_softmax(-1).gather(-1, targets[..., None]))
+    own = gradients(plain, plain.score(tokens, targets, neighbours, mask).log_probs)
+    found = gradients(model, model.score(tokens, targets, neighbours, mask).log_probs)
+    for name, gradient in found.items():
+        if name.startswith("pointer."):
+            torch.testing.assert_close(gradient, mixture[name], rtol=0, atol=1e-10, msg=name)
+        # Up to the pointer's layer, states also learn to be matched.
+        elif not name.startswith(("embedding.", "layers.0.", "layers.1.self_attention.")):
+            torch.testing.assert_close(gradient, own[name], rtol=0, atol=1e-10, msg=name)
+        else:
+            assert not torch.allclose(gradient, own[name]), name
 
 
 def test_a_model_with_a_pointer_is_saved_and_read(tmp_path: Path) -> None:

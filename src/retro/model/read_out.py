@@ -89,8 +89,15 @@ def score_mixture(
     vocab_size: int,
     pad_id: int,
     greedy: bool = False,
+    *,
+    on_top: bool = False,
 ) -> Scored:
-    """As `score_states`, for the mixture of the model's distribution with a vote."""
+    """As `score_states`, for the mixture of the model's distribution with a vote.
+
+    With `on_top`, gradients train the model for its own distribution, as if there were no pointer, and the
+    pointer for the mixture with that. Otherwise both are trained for the mixture, where a model learns little
+    from tokens that its neighbours know already; one that is trained by then has learned them before.
+    """
     wanted = targets != pad_id
     log_probs = states.new_zeros(targets.shape)
     best = torch.ones_like(wanted) if greedy else None
@@ -123,7 +130,14 @@ def score_mixture(
             for part in parts
         ]
     own, entropy, voted = (torch.cat(column) for column in zip(*found, strict=True))
-    mixed = pointer.mix_targets(votes, some, own, entropy, voted, tokens)
+    if on_top:
+        mixed = pointer.mix_targets(
+            votes, some.detach(), own.detach(), entropy.detach(), voted.detach(), tokens
+        )
+        # Its value is the mixture's; its gradient is the sum of both.
+        mixed = mixed + (own - own.detach())
+    else:
+        mixed = pointer.mix_targets(votes, some, own, entropy, voted, tokens)
     log_probs = log_probs.to(mixed.dtype).masked_scatter(wanted, mixed)
     if best is not None:
         hits = [

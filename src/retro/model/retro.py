@@ -103,7 +103,9 @@ class Retro(TrainableModel):
         if vote is None:
             return score_states(self.read_out, states, targets, vocab_size, pad_id, greedy)
         assert self.pointer is not None
-        return score_mixture(self.pointer, self.read_out, states, vote, targets, vocab_size, pad_id, greedy)
+        return score_mixture(
+            self.pointer, self.read_out, states, vote, targets, vocab_size, pad_id, greedy, on_top=True
+        )
 
     def begin(self, window: int = 0) -> RetroDecoding:
         return RetroDecoding(self, window)
