@@ -56,6 +56,22 @@ def test_the_loss_counts_predicted_tokens_only() -> None:
     torch.testing.assert_close(TokenLoss(model)(*batch.inputs(CPU)), expected)
 
 
+@pytest.mark.parametrize("pointer", [False, True])
+def test_a_batch_of_padding_teaches_nothing(pointer: bool) -> None:
+    """With gradients all the same: another process may have text, and waits for them."""
+    model = small_model(pointer=pointer)
+    tokens, _, neighbours, mask = RandomBatches().rows(0, 0, 4).inputs(CPU)
+    summed = TokenLoss(model)(tokens, torch.full_like(tokens, model.config.pad_id), neighbours, mask)
+    summed.backward()
+    assert summed.item() == 0.0
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.parameters())
+    with torch.no_grad():
+        scored = model.score(tokens, torch.zeros_like(tokens), neighbours, mask, greedy=True)
+    assert not scored.log_probs.any()
+    assert scored.greedy is not None
+    assert scored.greedy.all()
+
+
 @pytest.mark.parametrize("limit", [1, 31 * 4 * 5, 31 * 47])
 def test_logits_in_parts_change_nothing(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """48 tokens in parts of 1, 5 and 11 equal the whole, gradients too; and no whole logits are ever made."""

@@ -101,15 +101,15 @@ def score_mixture(
     wanted = targets != pad_id
     log_probs = states.new_zeros(targets.shape)
     best = torch.ones_like(wanted) if greedy else None
-    if not wanted.any():
-        return Scored(log_probs, best)
     some, tokens, votes = states[wanted], targets[wanted], vote.at(wanted)
+    # A batch may be all padding; it is one empty part, which has gradients as any other.
+    count = max(1, len(tokens))
     size = max(FEW_ROWS, FEW_LOGITS // vocab_size)
     # Beside the logits, the entropy needs as much again three times.
-    fits = len(tokens) * vocab_size <= WHOLE_LOGITS // 4
+    fits = count * vocab_size <= WHOLE_LOGITS // 4
     if states.requires_grad and fits:
-        size = len(tokens)
-    parts = [slice(start, start + size) for start in range(0, len(tokens), size)]
+        size = count
+    parts = [slice(start, start + size) for start in range(0, count, size)]
 
     def measured(states: Tensor, targets: Tensor, voted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits = read_out(states)
