@@ -58,6 +58,15 @@ def test_a_wrong_type_is_an_error(value: object) -> None:
             "equal widths",
         ),
         (lambda: EncoderConfig(cross_attention_layers=(3,)), "between 1 and the depth, 2"),
+        (
+            lambda: ModelConfig(retrieval=RetrievalConfig(pointer=True, pointer_layer=7)),
+            "pointer_layer is 7; expected a layer from 1 to 6, the first with cross-attention",
+        ),
+        (
+            lambda: RetrievalConfig(pointer_layer=2),
+            "pointer_layer is 2 and there is no pointer; expected 0, or a pointer",
+        ),
+        (lambda: RetrievalConfig(pointer=True, quiet_start=True), "quiet_start and pointer are both set"),
         (lambda: TrainingConfig(num_steps=10), "warmup_steps is 750"),
         (lambda: EvaluationConfig(window=64, stride=128), "at most the window"),
         (
@@ -101,6 +110,16 @@ def test_one_decoder_has_one_baseline() -> None:
         other = dataclasses.replace(model, retrieval=dataclasses.replace(model.retrieval, **changes))
         assert other.baseline() == model.baseline()
     assert dataclasses.replace(model, d_model=512).baseline() != model.baseline()
+
+
+@pytest.mark.parametrize(("layers", "matched"), [((1,), 1), ((2, 4), 2), ((6, 9, 12), 4)])
+def test_the_states_that_are_matched_are_not_far_up(layers: tuple[int, ...], matched: int) -> None:
+    """Below the first cross-attention, and at most in the fourth layer."""
+    retrieval = RetrievalConfig(cross_attention_layers=layers, pointer=True)
+    config = ModelConfig(retrieval=retrieval)
+    assert config.pointer_layer == matched
+    assert from_dict(ModelConfig, to_dict(config)) == config
+    assert ModelConfig(retrieval=dataclasses.replace(retrieval, pointer=False)).pointer_layer == 0
 
 
 def test_json_from_before_retrieval_had_a_config_of_its_own_is_read() -> None:

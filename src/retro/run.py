@@ -307,12 +307,14 @@ def _what_it_is(record: dict[str, Any], retrieves: bool) -> str:
     if "base" in model:
         return _what_was_fitted(model, training, counts, record)
     layers = ", ".join(map(str, model["retrieval"]["cross_attention_layers"])) if retrieves else "none"
+    matched = model["retrieval"].get("pointer_layer") if retrieves else 0
     parameters, trained = counts.get("parameters", 0), counts.get("trained", 0)
     batch = f"{training.get('batch_size')} × {training.get('seq_len')}"
     losses = [f"{name} {value:.4f}" for name, value in counts.get("validation", {}).items()]
     rows = {
         "decoder": f"{counted(model.get('num_layers', 0), 'layer')} of width {model.get('d_model')}",
         "cross-attention in layers": layers,
+        "pointer": f"states of layer {matched}" if matched else "",
         "parameters": f"{parameters:,} without embeddings, {trained:,} trained",
         "vocabulary": f"{model.get('vocab_size', 0):,} tokens; chunks of {model.get('chunk_len')}",
         "steps": f"{counts.get('steps', 0):,} of {batch} tokens",

@@ -9,6 +9,7 @@ import pytest
 from retro.cli.main import main
 from retro.jobs.scoring import document_gains, evaluate_split, open_evaluation
 from retro.jobs.training import train_run
+from tests.test_road import MODEL
 from tests.workspaces import small_run, small_workspace
 
 
@@ -36,6 +37,24 @@ def test_the_document_with_the_largest_gain_is_shown(
     assert record["on"] == pytest.approx(gains[0].on, rel=1e-5)
     assert (record["run"], record["split"], record["num_neighbours"]) == ("retro", "test", 2)
     assert gains[0].title in (tmp_path / "page.html").read_text()
+
+
+def test_a_pointer_is_trained_evaluated_inspected_and_sampled_by_commands(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text_folder: Path, bert: str
+) -> None:
+    small_workspace(tmp_path / "work", text_folder, bert)
+    work, page = str(tmp_path / "work"), tmp_path / "page.html"
+    assert main(["train", work, *MODEL, "--name", "pointing", "--model.retrieval.pointer"]) == 0
+    evaluation = ["--window", "32", "--stride", "16", "--num-neighbours", "1", "2"]
+    assert main(["evaluate", work, "pointing", *evaluation]) == 0
+    assert main(["inspect", work, "pointing", "--out", str(page)]) == 0
+    record = json.loads(page.with_suffix(".json").read_text())
+    results = json.loads((tmp_path / "work/evaluations/pointing/test/results.json").read_text())
+    assert results["modes"]["on-2"] != results["modes"]["off"]
+    assert record["on"] != record["off"]
+    assert "| pointer | states of layer 2 |" in (tmp_path / "work/runs/pointing/README.md").read_text()
+    assert main(["sample", work, "The licence", "--name", "pointing", "--max-tokens", "12"]) == 0
+    capsys.readouterr()
 
 
 def test_a_named_document_and_the_list(capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path) -> None:

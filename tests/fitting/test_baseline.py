@@ -10,6 +10,7 @@ from retro.config import ModelConfig, RetrievalConfig, cross_attention_places
 from retro.errors import ConfigError
 from retro.fitting.baseline import retrofit
 from retro.model.retro import Retro
+from retro.run import load
 from retro.training.metrics import METRICS, read_metrics
 from retro.training.objective import make_optimizer
 from tests.model.models import random_inputs, small_config, small_model
@@ -44,6 +45,24 @@ def test_retrieval_off_is_the_baseline_before_during_and_after(tmp_path: Path) -
     rows = [row for row in read_metrics(tmp_path / "run" / METRICS) if "valid_off" in row]
     assert len({row["valid_off"] for row in rows}) == 1
     assert len({row["valid_on"] for row in rows}) == len(rows)
+
+
+def test_a_pointer_is_fitted_to_a_frozen_decoder(tmp_path: Path) -> None:
+    baseline, model = fitted(pointer=True)
+    tokens, neighbours, mask = random_inputs(model.config, 2, 11, 2)
+    assert model.pointer is not None
+    before = {name: weight.clone() for name, weight in model.pointer.named_parameters()}
+    assert torch.equal(model.eval()(tokens), baseline(tokens))
+    start(tmp_path / "run", model)
+    assert torch.equal(model.eval()(tokens), baseline(tokens))
+    assert all(
+        torch.equal(weight, model.state_dict()[name]) for name, weight in baseline.state_dict().items()
+    )
+    moved = {
+        name for name, weight in model.pointer.named_parameters() if not torch.equal(weight, before[name])
+    }
+    assert moved == set(before)
+    assert torch.equal(load(tmp_path / "run")(tokens, neighbours, mask), model(tokens, neighbours, mask))
 
 
 @pytest.mark.parametrize("copying", [False, True])

@@ -72,6 +72,29 @@ def test_each_complete_chunk_is_searched_once_and_used(
     assert sample.finish == "length"
 
 
+def test_a_pointer_is_sampled_as_the_full_forward_scores_it(
+    workspace: Workspace, bert: str, texts: list[str]
+) -> None:
+    """Alone and in a batch of unlike lengths; and it is heard."""
+    plain = random_model(bert)
+    retrieval = dataclasses.replace(plain.config.retrieval, pointer=True)
+    torch.manual_seed(0)
+    model = Retro(dataclasses.replace(plain.config, retrieval=retrieval)).double()
+    pointing = Sampler(model, Retriever(workspace.datastore(), 2))
+    prompts = ["the", texts[0][:40], texts[1]]
+    samples = [sample for (sample,) in pointing.generate_all(prompts, max_tokens=20, choice=GREEDY)]
+    for prompt, sample in zip(prompts, samples, strict=True):
+        check_greedy(model, sample)
+        assert pointing.generate(prompt, max_tokens=20, choice=GREEDY).tokens == sample.tokens
+    other = Sampler(plain, pointing.retriever).generate(texts[1], max_tokens=20, choice=GREEDY)
+    assert samples[2].tokens != other.tokens
+    without, expected = (
+        Sampler(each, None, pointing.tokenizer).generate(texts[1], max_tokens=20, choice=GREEDY)
+        for each in (model, plain)
+    )
+    assert without.tokens == expected.tokens
+
+
 def test_stream_is_generate(sampler: Sampler, texts: list[str]) -> None:
     whole = sampler.generate(texts[1], max_tokens=12, choice=Choice(), seed=5)
     parts = list(sampler.stream(texts[1], max_tokens=12, choice=Choice(), seed=5))

@@ -47,6 +47,10 @@ def small_model(seed: int = 0, dtype: torch.dtype = torch.float64, **changes: An
         for parameter in model.parameters():
             if parameter.ndim != 2:
                 parameter.add_(0.5 * torch.randn_like(parameter))
+        if model.pointer is not None:
+            # They start at zero, and would hide what they multiply.
+            for weight in (model.pointer.gate.weight, model.pointer.state.weight):
+                weight.copy_(torch.randn_like(weight))
     return model.eval()
 
 

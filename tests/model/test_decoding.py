@@ -31,6 +31,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "continuation only": {"retrieved": "continuation"},
     "another padding": {"pad_id": 7},
     "chunks of one": {"chunk_len": 1},
+    "pointer": {"pointer": True},
+    "pointer, every layer": {"pointer": True, "cross_attention_layers": (1, 2, 3)},
+    "pointer, chunks of one": {"pointer": True, "chunk_len": 1},
+    "pointer, continuation only": {"pointer": True, "retrieved": "continuation", "pad_id": 7},
 }
 MODELS = {kind: small_model(**changes) for kind, changes in KINDS.items()}
 
@@ -137,8 +141,9 @@ def test_a_retrofitted_baseline() -> None:
     torch.testing.assert_close(decode(model, tokens, [5])[0], plain[0, 4:], rtol=0, atol=1e-10)
 
 
-def test_padding_within_a_sequence_is_not_attended() -> None:
-    model = small_model()
+@pytest.mark.parametrize("pointer", [False, True])
+def test_padding_within_a_sequence_is_not_attended(pointer: bool) -> None:
+    model = small_model(pointer=pointer)
     tokens, neighbours, mask = random_inputs(model.config, 2, 12, 2)
     tokens[0, [1, 6]] = tokens[1, 9] = model.config.pad_id
     with torch.no_grad():
@@ -151,9 +156,10 @@ def test_padding_within_a_sequence_is_not_attended() -> None:
         )
 
 
-def test_fewer_neighbours_later_and_more_again() -> None:
+@pytest.mark.parametrize("pointer", [False, True])
+def test_fewer_neighbours_later_and_more_again(pointer: bool) -> None:
     """The number of neighbours may change from chunk to chunk; none at all is RETRO[OFF] for that chunk."""
-    model = small_model()
+    model = small_model(pointer=pointer)
     tokens, neighbours, _ = random_inputs(model.config, 1, 17, 3)
     counts = [3, 1, 0, 2]
     mask = torch.arange(3)[None, None] < torch.tensor(counts)[None, :, None]
@@ -167,8 +173,9 @@ def test_fewer_neighbours_later_and_more_again() -> None:
         torch.testing.assert_close(decoding.step([token], found), full[:, position], rtol=0, atol=1e-10)
 
 
-def test_one_prompt_goes_on_in_several_ways() -> None:
-    model = small_model()
+@pytest.mark.parametrize("pointer", [False, True])
+def test_one_prompt_goes_on_in_several_ways(pointer: bool) -> None:
+    model = small_model(pointer=pointer)
     tokens, neighbours, mask = random_inputs(model.config, 2, 12, 2)
     tokens[1, :6] = tokens[0, :6]
     neighbours[1, 0], mask[1, 0] = neighbours[0, 0], mask[0, 0]

@@ -34,6 +34,11 @@ VARIANTS = {
     },
     "first layer": {"cross_attention_layers": (1,)},
     "last layer": {"cross_attention_layers": (3,)},
+    "pointer": {"pointer": True},
+    "pointer in the first layer": {"pointer": True, "pointer_layer": 1},
+    "pointer behind two layers": {"pointer": True, "cross_attention_layers": (3,)},
+    "pointer into neighbours only": {"pointer": True, "retrieved": "neighbour"},
+    "pointer into continuations only": {"pointer": True, "retrieved": "continuation"},
 }
 
 
@@ -61,9 +66,10 @@ def test_equals_reference_over_shapes(seq_len: int, k: int, batch: int, chunk_le
     torch.testing.assert_close(single(*inputs), reference_logits(single, *inputs), rtol=0, atol=1e-5)
 
 
-def test_equals_reference_with_padding_among_the_tokens() -> None:
+@pytest.mark.parametrize("pointer", [False, True])
+def test_equals_reference_with_padding_among_the_tokens(pointer: bool) -> None:
     """Packed sequences have padding in the middle; questions have it on the left."""
-    model = small_model()
+    model = small_model(pointer=pointer)
     tokens, neighbours, mask = random_inputs(model.config, batch=2, seq_len=12, k=2)
     tokens[0, 6:8] = model.config.pad_id
     tokens[1, 0] = model.config.pad_id
@@ -72,8 +78,9 @@ def test_equals_reference_with_padding_among_the_tokens() -> None:
     torch.testing.assert_close(fast[real], slow[real], rtol=0, atol=1e-10)
 
 
-def test_gradients_equal_the_reference() -> None:
-    model = small_model()
+@pytest.mark.parametrize("variant", ["paper", "pointer", "pointer behind two layers"])
+def test_gradients_equal_the_reference(variant: str) -> None:
+    model = small_model(**VARIANTS[variant])
     inputs = random_inputs(model.config, batch=1, seq_len=9, k=2)
     weights = torch.randn(1, 9, model.config.vocab_size, dtype=torch.float64)
     fast = torch.autograd.grad((model(*inputs) * weights).sum(), list(model.parameters()))

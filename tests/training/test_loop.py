@@ -56,6 +56,22 @@ def test_the_loss_counts_predicted_tokens_only() -> None:
     torch.testing.assert_close(TokenLoss(model)(*batch.inputs(CPU)), expected)
 
 
+@pytest.mark.parametrize("pointer", [False, True])
+def test_a_batch_of_padding_teaches_nothing(pointer: bool) -> None:
+    """With gradients all the same: another process may have text, and waits for them."""
+    model = small_model(pointer=pointer)
+    tokens, _, neighbours, mask = RandomBatches().rows(0, 0, 4).inputs(CPU)
+    summed = TokenLoss(model)(tokens, torch.full_like(tokens, model.config.pad_id), neighbours, mask)
+    summed.backward()
+    assert summed.item() == 0.0
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.parameters())
+    with torch.no_grad():
+        scored = model.score(tokens, torch.zeros_like(tokens), neighbours, mask, greedy=True)
+    assert not scored.log_probs.any()
+    assert scored.greedy is not None
+    assert scored.greedy.all()
+
+
 @pytest.mark.parametrize("limit", [1, 31 * 4 * 5, 31 * 47])
 def test_logits_in_parts_change_nothing(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """48 tokens in parts of 1, 5 and 11 equal the whole, gradients too; and no whole logits are ever made."""
@@ -71,8 +87,9 @@ def test_logits_in_parts_change_nothing(limit: int, monkeypatch: pytest.MonkeyPa
     assert max(sizes) <= max(1, limit // 4 // 31)
 
 
-def test_recomputed_activations_change_nothing_and_are_not_kept() -> None:
-    model = small_model(dropout=0.2).train()
+@pytest.mark.parametrize("pointer", [False, True])
+def test_recomputed_activations_change_nothing_and_are_not_kept(pointer: bool) -> None:
+    model = small_model(dropout=0.2, pointer=pointer).train()
     plain, kept = gradients(TokenLoss(model)), saved_bytes(TokenLoss(model))
     recompute_activations(model)
     assert_same(gradients(TokenLoss(model)), plain)
@@ -94,9 +111,10 @@ def saved_bytes(module: nn.Module) -> int:
     return sum(size for place, size in sizes.items() if place not in parameters)
 
 
-def test_bfloat16_is_near_and_only_in_the_products() -> None:
+@pytest.mark.parametrize("pointer", [False, True])
+def test_bfloat16_is_near_and_only_in_the_products(pointer: bool) -> None:
     """Emulated or not: the loss is within a hundredth, and the gradients arrive in the weights' float32."""
-    model = small_model(dtype=torch.float32)
+    model = small_model(dtype=torch.float32, pointer=pointer)
     exact, rounded = gradients(TokenLoss(model)), gradients(TokenLoss(model, torch.bfloat16))
     assert rounded[0].item() == pytest.approx(exact[0].item(), rel=0.01)
     assert rounded[0].item() != exact[0].item()
@@ -221,10 +239,11 @@ def test_tensorboard_missing_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_compiled_training_has_the_same_losses(tmp_path: Path) -> None:
-    start(tmp_path / "plain", num_steps=4)
+@pytest.mark.parametrize("changes", [{}, {"pointer": True}])
+def test_compiled_training_has_the_same_losses(changes: dict[str, bool], tmp_path: Path) -> None:
+    start(tmp_path / "plain", num_steps=4, model_changes=changes)
     process = spawn(
-        start, tmp_path / "compiled", num_steps=4, compile=True
+        start, tmp_path / "compiled", num_steps=4, compile=True, model_changes=changes
     )  # torch's compiler warns of itself
     process.join()
     assert process.exitcode == 0

@@ -88,6 +88,25 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path) -> None:
     }
 
 
+def test_two_processes_train_a_pointer_like_one(tmp_path: Path) -> None:
+    settings = {"model_changes": {"pointer": True}, "activation_checkpointing": True}
+    start(tmp_path / "one", **settings)
+    two_processes(tmp_path / "two", accumulate=2, **settings)
+    assert_close(tmp_path / "two", tmp_path / "one")
+
+
+def test_a_resumed_pointer_is_the_unbroken_one(tmp_path: Path) -> None:
+    settings = {"model_changes": {"pointer": True, "dropout": 0.1}}
+    start(tmp_path / "unbroken", **settings)
+    with pytest.raises(StopRunError):
+        start(tmp_path / "broken", told=stop_at(5), **settings)
+    start(tmp_path / "broken", **settings)
+    assert losses(tmp_path / "broken") == losses(tmp_path / "unbroken")
+    weights = [load_tensors(tmp_path / name / "model.safetensors") for name in ("broken", "unbroken")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+    assert "pointer.norm.weight" in weights[0]
+
+
 class StopRunError(Exception):
     pass
 

@@ -6,6 +6,9 @@ from typing import Any
 
 from retro.config.checks import require, require_layers, require_one_of, require_positive
 
+DEEPEST_MATCH = 4
+"""The deepest layer that a pointer matches states of by default."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
@@ -47,9 +50,24 @@ class RetrievalConfig:
     changes nothing."""
     retrieved: str = "both"
     """What is read: `both` [N, F], only the `neighbour` N, or only its `continuation` F."""
+    pointer: bool = False
+    """Whether the neighbours' tokens also vote for the next one, weighed by a learned gate; see
+    `model/pointer.py`."""
+    pointer_layer: int = 0
+    """The decoder layer after whose self-attention states are matched, counted from 1, at most the first with
+    cross-attention: up to there, text and neighbours are read alike. 0: that one, or the fourth if it is
+    deeper, as neighbours are read through all layers below."""
 
     def __post_init__(self) -> None:
         require_one_of("retrieved", self.retrieved, "both", "neighbour", "continuation")
+        require(
+            self.pointer or not self.pointer_layer,
+            f"pointer_layer is {self.pointer_layer} and there is no pointer; expected 0, or a pointer",
+        )
+        require(
+            not (self.pointer and self.quiet_start),
+            "quiet_start and pointer are both set; expected one of them, as an untrained pointer votes",
+        )
         width = self.encoder.d_model
         # Sines and cosines come in pairs.
         require(width % 2 == 0, f"encoder.d_model is {width}; expected an even number")
@@ -109,9 +127,18 @@ class ModelConfig:
             not retrieval.share_embeddings or width == self.d_model,
             f"share_embeddings needs equal widths; found encoder.d_model {width} and d_model {self.d_model}",
         )
+        matched = retrieval.pointer_layer
+        if retrieval.pointer:
+            matched = matched or min(DEEPEST_MATCH, *layers)
+            require(
+                1 <= matched <= min(layers),
+                f"pointer_layer is {matched}; expected a layer from 1 to {min(layers)}, the first with "
+                "cross-attention",
+            )
         # The dataclass is frozen. The layers chosen here are stored, so that a record holds
         # them even if the rule for choosing changes.
-        object.__setattr__(self, "retrieval", dataclasses.replace(retrieval, cross_attention_layers=layers))
+        settled = dataclasses.replace(retrieval, cross_attention_layers=layers, pointer_layer=matched)
+        object.__setattr__(self, "retrieval", settled)
 
     @property
     def uses_retrieval(self) -> bool:
@@ -122,6 +149,11 @@ class ModelConfig:
     def cross_attention_layers(self) -> tuple[int, ...]:
         """Layers with chunked cross-attention, counted from 1; none in a baseline."""
         return self.retrieval.cross_attention_layers if self.retrieval is not None else ()
+
+    @property
+    def pointer_layer(self) -> int:
+        """The layer whose states a pointer matches, counted from 1; 0 without one."""
+        return self.retrieval.pointer_layer if self.retrieval is not None else 0
 
     @property
     def retrieved_len(self) -> int:

@@ -16,7 +16,6 @@ import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from retro.config.as_json import to_dict
 from retro.config.fit import FitConfig
@@ -32,9 +31,9 @@ from retro.fitting.whole import WholeReading
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
 from retro.model.encoder import Encoder
 from retro.model.layers import embed
-from retro.model.pointer import Pointer, Vote, measure
+from retro.model.pointer import Pointer, Vote
 from retro.model.protocol import ModelFacts, Scored, TrainableModel
-from retro.model.read_out import FEW_LOGITS, FEW_ROWS, score_states
+from retro.model.read_out import score_mixture, score_states
 from retro.model.weights import write_model
 
 
@@ -229,7 +228,10 @@ class FittedModel(TrainableModel):
         states, vote = self._read(tokens, retrieved)
         if vote is None:
             return score_states(self.head, states, targets, self.vocab_size, self.pad_id, greedy)
-        return self._score_mixture(states, vote, targets, greedy)
+        assert self.pointer is not None
+        return score_mixture(
+            self.pointer, self.head, states, vote, targets, self.vocab_size, self.pad_id, greedy
+        )
 
     def begin(self, window: int = 0) -> FittedDecoding:
         return FittedDecoding(self, window)
@@ -316,44 +318,6 @@ class FittedModel(TrainableModel):
             embed(self.encoder_embedding, known), retrieved.is_token, chunks, chunk_is_token
         )
         return encoded
-
-    def _score_mixture(self, states: Tensor, vote: Vote, targets: Tensor, greedy: bool) -> Scored:
-        """Log-probabilities of the mixture, with the logits of some positions at a time."""
-        assert self.pointer is not None
-        wanted = targets != self.pad_id
-        log_probs = states.new_zeros(targets.shape)
-        best = torch.ones_like(wanted) if greedy else None
-        if not wanted.any():
-            return Scored(log_probs, best)
-        some, tokens, votes = states[wanted], targets[wanted], vote.at(wanted)
-        size = max(FEW_ROWS, FEW_LOGITS // self.vocab_size)
-        parts = [slice(start, start + size) for start in range(0, len(tokens), size)]
-
-        def measured(states: Tensor, targets: Tensor, voted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            logits = self.head(states).float() if states.dtype == torch.bfloat16 else self.head(states)
-            total, entropy, found = measure(logits, voted)
-            return logits.gather(-1, targets[:, None])[:, 0] - total, entropy, found
-
-        if states.requires_grad:
-            # The backward pass computes each part's logits again rather than keep them.
-            found = [
-                checkpoint(measured, some[part], tokens[part], votes.tokens[part], use_reentrant=False)
-                for part in parts
-            ]
-        else:
-            with torch.no_grad():
-                found = [measured(some[part], tokens[part], votes.tokens[part]) for part in parts]
-        own, entropy, voted = (torch.cat(column) for column in zip(*found, strict=True))
-        mixed = self.pointer.mix_targets(votes, some, own, entropy, voted, tokens)
-        log_probs = log_probs.to(mixed.dtype).masked_scatter(wanted, mixed)
-        if best is not None:
-            hits = [
-                self.pointer.mix_logits(votes.at(part), some[part], self.head(some[part])).argmax(-1)
-                == tokens[part]
-                for part in parts
-            ]
-            best[wanted] = torch.cat(hits)
-        return Scored(log_probs, best)
 
     # What is usual
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from retro.fitting.beside import own_total, read, rows_of_heads, share
 from retro.fitting.interface import Asked
 from retro.fitting.readings import Reading
-from retro.model.pointer import Vote, rows_of
+from retro.model.pointer import Vote, in_place, rows_of
 
 if TYPE_CHECKING:
     from retro.fitting.fitted import FittedModel
@@ -95,24 +95,7 @@ class WholeReading(Reading):
         length = states.shape[1]
         queries = rows_of(pointer.standardise(states.to(pointer.mean.dtype)), m, self.num_chunks)
         rows = pointer.vote(queries, self.retrieved.keys, self.retrieved.voted, self.retrieved.is_voter)
-        return _in_place(rows, m, length)
-
-
-def _in_place(vote: Vote, m: int, length: int) -> Vote:
-    """From rows to positions; nobody votes at the first m − 1."""
-
-    def placed(tensor: Tensor) -> Tensor:
-        joined = tensor.flatten(1, 2)[:, : length - m + 1]
-        before = joined.new_zeros(joined.shape[0], min(m - 1, length), *joined.shape[2:])
-        return torch.cat([before, joined], 1)
-
-    return Vote(
-        placed(vote.weights),
-        placed(vote.tokens),
-        placed(vote.mass),
-        placed(vote.similarity),
-        placed(vote.present),
-    )
+        return in_place(rows, m, length)
 
 
 def _shifted(x: Float[Tensor, "batch seq width"] | Tensor, by: Tensor) -> Tensor:

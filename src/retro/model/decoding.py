@@ -14,8 +14,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from retro.errors import ConfigError, DataError
-from retro.model.caches import NeighbourCache, TokenCache
+from retro.model.caches import NeighbourCache, TokenCache, VoterCache
 from retro.model.layers import DecoderLayer, WholeSequences, embed
+from retro.model.pointer import Vote
 
 if TYPE_CHECKING:
     from retro.model.retro import Retro
@@ -72,8 +73,9 @@ class RetroDecoding:
         reading = _Prompts(self, tokens != pad, retrieved)
         x = model.run_layers(embed(model.embedding, tokens), reading)
         # Prompts are padded on the right, so the last token of each is at its own position.
-        last = x[torch.arange(len(prompts), device=device), torch.tensor(lengths, device=device) - 1]
-        return model.read_out(model.norm(last))
+        places = (torch.arange(len(prompts), device=device), torch.tensor(lengths, device=device) - 1)
+        states, vote = model.norm(x[places]), reading.vote()
+        return model.mix(model.read_out(states), states, None if vote is None else vote.at(places))
 
     @torch.inference_mode()
     def step(
@@ -92,8 +94,9 @@ class RetroDecoding:
         is_token = [token != model.config.pad_id for token in tokens]
         self.tokens.append(is_token)
         x = embed(model.embedding, torch.tensor(tokens, device=model.device))
-        x = model.run_layers(x, _NewestTokens(self, is_token, completing, retrieved))
-        return model.read_out(model.norm(x))
+        reading = _NewestTokens(self, is_token, completing, retrieved)
+        states = model.norm(model.run_layers(x, reading))
+        return model.mix(model.read_out(states), states, reading.vote())
 
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
@@ -101,6 +104,8 @@ class RetroDecoding:
         self.tokens.select(rows)
         if self.neighbours is not None:
             self.neighbours.select(rows)
+        if self.voters is not None:
+            self.voters.select(rows)
 
     @torch.inference_mode()
     def _begin(self, batch: int) -> None:
@@ -113,6 +118,7 @@ class RetroDecoding:
             operators = [layer.cross_attention for layer in model.layers if layer.cross_attention is not None]
             places = retrieval.places_read(m)
             self.neighbours = NeighbourCache(operators, m, places.stop - places.start, batch, like)
+        self.voters = None if model.pointer is None else VoterCache(model.pointer, batch, like)
 
     def _check_step(
         self, tokens: Sequence[int], completing: Sequence[int], neighbours: Tensor | None, mask: Tensor | None
@@ -141,6 +147,7 @@ class _Prompts(WholeSequences):
         super().__init__(decoding.model, is_token, retrieved)
         self.tokens = decoding.tokens
         self.neighbours = decoding.neighbours
+        self.kept_voters = decoding.voters
         self.observed = False
 
     def attend(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
@@ -183,12 +190,22 @@ class _Prompts(WholeSequences):
         assert self.neighbours is not None
         assert self.encoded is not None
         assert self.retrieved is not None
-        m = self.model.config.chunk_len
-        # The last complete chunk of each prompt, −1 if there is none.
-        last = {row: length // m - 1 for row, length in enumerate(self.tokens.lengths)}
-        rows = [row for row, chunk in last.items() if chunk >= 0]
-        chunks = [last[row] for row in rows]
+        rows, chunks = self._last_chunks()
         self.neighbours.store(rows, self.encoded[rows, chunks], self.retrieved[1][rows, chunks])
+
+    def _last_chunks(self) -> tuple[list[int], list[int]]:
+        """The prompts with a complete chunk, and the number of each one's last."""
+        m = self.model.config.chunk_len
+        rows = [row for row, length in enumerate(self.tokens.lengths) if length >= m]
+        return rows, [self.tokens.lengths[row] // m - 1 for row in rows]
+
+    def vote(self) -> Vote | None:
+        vote = super().vote()
+        if self.voters is not None:
+            assert self.kept_voters is not None
+            rows, chunks = self._last_chunks()
+            self.kept_voters.store(rows, self.voters.at((rows, chunks)))
+        return vote
 
 
 class _NewestTokens:
@@ -204,13 +221,18 @@ class _NewestTokens:
         self.model = decoding.model
         self.tokens = decoding.tokens
         self.neighbours = decoding.neighbours
+        self.voters = decoding.voters
         self.is_token = is_token
         self.completing = completing
         self.retrieved = retrieved
         self.observed = False
+        self.matched: Tensor | None = None
 
     def attend(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
-        return x + self.tokens.attend(index, layer.self_attention.norm(x))
+        attended = x + self.tokens.attend(index, layer.self_attention.norm(x))
+        if index + 1 == self.model.config.pointer_layer:
+            self.matched = attended
+        return attended
 
     def read_neighbours(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
         assert self.neighbours is not None
@@ -239,3 +261,16 @@ class _NewestTokens:
             self.neighbours.clear(self.completing)
         # Set once a token, here, as every later CCA layer uses the same places.
         self.neighbours.place([length - 1 for length in self.tokens.lengths])
+
+    def vote(self) -> Vote | None:
+        """What the neighbours that each sequence reads now vote for."""
+        if self.voters is None:
+            return None
+        assert self.matched is not None
+        if self.retrieved is not None:
+            values, mask = self.retrieved
+            found = self.model.voters(values[:, None], mask[:, None])
+            self.voters.store(self.completing, found.at((slice(None), 0)))
+        elif self.completing:
+            self.voters.clear(self.completing)
+        return self.voters.vote(self.matched)

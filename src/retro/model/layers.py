@@ -3,12 +3,14 @@
 import math
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from retro.config import ModelConfig, RetrievalConfig
 from retro.model.attention import FeedForward, SelfAttention
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
+from retro.model.pointer import Vote, Voters, in_place, rows_of
 
 if TYPE_CHECKING:
     from retro.model.retro import Retro
@@ -61,9 +63,14 @@ class WholeSequences:
         self.is_token = is_token
         self.retrieved = retrieved
         self.encoded: Tensor | None = None
+        self.matched: Tensor | None = None
+        """The states that the pointer compares with those of the neighbours."""
+        self.voters: Voters | None = None
 
     def attend(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
         attended: Tensor = layer.self_attention(x, self.is_token)
+        if index + 1 == self.model.config.pointer_layer:
+            self.matched = attended
         return attended
 
     def read_neighbours(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
@@ -78,6 +85,20 @@ class WholeSequences:
         assert layer.cross_attention is not None
         read: Tensor = layer.cross_attention(x, self.encoded, is_neighbour_token)
         return read
+
+    def vote(self) -> Vote | None:
+        """What the neighbours vote for at every position, once all layers have been run; None if there is no
+        pointer, or nothing to read."""
+        pointer = self.model.pointer
+        if pointer is None or self.retrieved is None:
+            return None
+        assert self.matched is not None
+        m, (_, length, _) = self.model.config.chunk_len, self.matched.shape
+        self.voters = voters = self.model.voters(*self.retrieved)
+        # In full precision, as similarities are multiplied by a large number.
+        with torch.autocast(self.matched.device.type, enabled=False):
+            queries = rows_of(pointer.standardise(self.matched), m, voters.tokens.shape[1])
+            return in_place(pointer.vote(queries, voters.keys, voters.tokens, voters.is_voter), m, length)
 
 
 def embed(table: nn.Embedding, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:

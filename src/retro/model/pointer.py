@@ -17,6 +17,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from retro.model.attention import RMSNorm
+
 SHARPNESS = 24.0
 """What similarities between −1 and 1 are multiplied by at the start."""
 START = -1.5
@@ -38,6 +40,8 @@ class Vote:
     """What each votes for: the token after it."""
     mass: Float[Tensor, "*batch voter"]
     """How much its token gets from all voters together."""
+    leads: Bool[Tensor, "*batch voter"]
+    """Whether it is the first voter for its token."""
     similarity: Float[Tensor, "*batch"]
     """Of the most similar voter."""
     present: Bool[Tensor, "*batch"]
@@ -48,6 +52,7 @@ class Vote:
             self.weights[places],
             self.tokens[places],
             self.mass[places],
+            self.leads[places],
             self.similarity[places],
             self.present[places],
         )
@@ -59,6 +64,7 @@ class Vote:
             self.weights.reshape(-1, voters),
             self.tokens.reshape(-1, voters),
             self.mass.reshape(-1, voters),
+            self.leads.reshape(-1, voters),
             self.similarity.flatten(),
             self.present.flatten(),
         )
@@ -113,11 +119,17 @@ class Pointer(nn.Module):
         logits = (similarity * self.log_sharpness.exp()).masked_fill(~is_voter[..., None, :], -1e9)
         weights = logits.softmax(-1) * is_voter[..., None, :]
         # Voters of one token share what it gets: a product with the matrix of who agrees with whom.
-        agree = (tokens[..., :, None] == tokens[..., None, :]).to(weights.dtype)
+        agree = tokens[..., :, None] == tokens[..., None, :]
+        leads = ~agree.tril(-1).any(-1)
         shape = similarity.shape
         present = is_voter.any(-1)[..., None].expand(shape[:-1])
         return Vote(
-            weights, tokens[..., None, :].expand(shape), weights @ agree, similarity.amax(-1), present
+            weights,
+            tokens[..., None, :].expand(shape),
+            weights @ agree.to(weights.dtype),
+            leads[..., None, :].expand(shape),
+            similarity.amax(-1),
+            present,
         )
 
     def log_weights(
@@ -181,7 +193,44 @@ class Pointer(nn.Module):
         # nothing: a masked voter's is left as it is.
         counted = vote.present[..., None] & (vote.mass > 0)
         shared = torch.where(counted, shared, mixed.gather(-1, vote.tokens))
+        # One of them has the gradient; all together would have it as often as they are.
+        shared = torch.where(vote.leads, shared, shared.detach())
         return mixed.scatter(-1, vote.tokens, shared)
+
+
+class LearnedPointer(Pointer):
+    """A pointer into a model that is trained together with it.
+
+    What is usual for its states changes while they are learned, so nothing is measured beforehand: a gain for
+    each dimension is learned instead. It is a weight like all others, so a checkpoint holds it, every process
+    has the same, and text is compared alike in training, in scoring and token by token.
+    """
+
+    def __init__(self, match_width: int, state_width: int) -> None:
+        super().__init__(match_width, state_width)
+        del self.mean, self.deviation
+        self.norm = RMSNorm(match_width)
+        # A vector of one number, as a number alone cannot be sharded.
+        self.log_sharpness = nn.Parameter(self.log_sharpness.detach()[None])
+
+    def standardise(self, states: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        """Directions that can be compared: every dimension counts as it has learned to."""
+        return F.normalize(self.norm(states), dim=-1)
+
+
+@dataclass(frozen=True)
+class Voters:
+    """The neighbours' tokens that vote in each chunk."""
+
+    keys: Float[Tensor, "*chunk voter width"]
+    """The states to match, standardised."""
+    tokens: Int[Tensor, "*chunk voter"]
+    """What each votes for: the token after it."""
+    is_voter: Bool[Tensor, "*chunk voter"]
+
+    def at(self, places: Any) -> "Voters":
+        """The voters of some of the chunks."""
+        return Voters(self.keys[places], self.tokens[places], self.is_voter[places])
 
 
 def measure(
@@ -213,3 +262,24 @@ def rows_of(x: Float[Tensor, "batch seq width"], chunk_len: int, num_chunks: int
     missing = num_chunks * m - (x.shape[1] - m + 1)
     reading = F.pad(x[:, m - 1 :], (0, 0, 0, max(0, missing)))[:, : num_chunks * m]
     return rearrange(reading, "batch (chunk m) d -> batch chunk m d", m=m)
+
+
+def in_place(vote: Vote, chunk_len: int, length: int) -> Vote:
+    """From rows to positions; nobody votes at the first m − 1."""
+
+    def placed(tensor: Tensor) -> Tensor:
+        joined = tensor.flatten(1, 2)[:, : length - chunk_len + 1]
+        before = joined.new_zeros(joined.shape[0], min(chunk_len - 1, length), *joined.shape[2:])
+        return torch.cat([before, joined], 1)
+
+    leads = placed(vote.leads)
+    # Where nobody votes, all voters have the token 0; one of them must lead there, too.
+    leads[:, : chunk_len - 1, 0] = True
+    return Vote(
+        placed(vote.weights),
+        placed(vote.tokens),
+        placed(vote.mass),
+        leads,
+        placed(vote.similarity),
+        placed(vote.present),
+    )

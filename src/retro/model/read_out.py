@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from retro.model.pointer import Pointer, Vote, measure
 from retro.model.protocol import Scored
 
 ReadOut = Callable[[Tensor], Tensor]
@@ -77,3 +78,71 @@ def _with_gradients(
         for some, tokens in zip(flat.split(size), flat_targets.split(size), strict=True)
     ]
     return torch.cat(pieces).view(targets.shape)
+
+
+def score_mixture(
+    pointer: Pointer,
+    read_out: ReadOut,
+    states: Float[Tensor, "batch seq width"],
+    vote: Vote,
+    targets: Int[Tensor, "batch seq"],
+    vocab_size: int,
+    pad_id: int,
+    greedy: bool = False,
+    *,
+    on_top: bool = False,
+) -> Scored:
+    """As `score_states`, for the mixture of the model's distribution with a vote.
+
+    With `on_top`, gradients train the model for its own distribution, as if there were no pointer, and the
+    pointer for the mixture with that. Otherwise both are trained for the mixture, where a model learns little
+    from tokens that its neighbours know already; one that is trained by then has learned them before.
+    """
+    wanted = targets != pad_id
+    log_probs = states.new_zeros(targets.shape)
+    best = torch.ones_like(wanted) if greedy else None
+    some, tokens, votes = states[wanted], targets[wanted], vote.at(wanted)
+    # A batch may be all padding; it is one empty part, which has gradients as any other.
+    count = max(1, len(tokens))
+    size = max(FEW_ROWS, FEW_LOGITS // vocab_size)
+    # Beside the logits, the entropy needs as much again three times.
+    fits = count * vocab_size <= WHOLE_LOGITS // 4
+    if states.requires_grad and fits:
+        size = count
+    parts = [slice(start, start + size) for start in range(0, count, size)]
+
+    def measured(states: Tensor, targets: Tensor, voted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits = read_out(states)
+        if logits.dtype == torch.bfloat16:
+            logits = logits.float()
+        total, entropy, found = measure(logits, voted)
+        return logits.gather(-1, targets[:, None])[:, 0] - total, entropy, found
+
+    if not states.requires_grad:
+        with torch.no_grad():
+            found = [measured(some[part], tokens[part], votes.tokens[part]) for part in parts]
+    elif fits:
+        found = [measured(some, tokens, votes.tokens)]
+    else:
+        # The backward pass computes each part's logits again rather than keep them.
+        found = [
+            checkpoint(measured, some[part], tokens[part], votes.tokens[part], use_reentrant=False)
+            for part in parts
+        ]
+    own, entropy, voted = (torch.cat(column) for column in zip(*found, strict=True))
+    if on_top:
+        mixed = pointer.mix_targets(
+            votes, some.detach(), own.detach(), entropy.detach(), voted.detach(), tokens
+        )
+        # Its value is the mixture's; its gradient is the sum of both.
+        mixed = mixed + (own - own.detach())
+    else:
+        mixed = pointer.mix_targets(votes, some, own, entropy, voted, tokens)
+    log_probs = log_probs.to(mixed.dtype).masked_scatter(wanted, mixed)
+    if best is not None:
+        hits = [
+            pointer.mix_logits(votes.at(part), some[part], read_out(some[part])).argmax(-1) == tokens[part]
+            for part in parts
+        ]
+        best[wanted] = torch.cat(hits)
+    return Scored(log_probs, best)

@@ -14,6 +14,7 @@ from torch import Tensor
 from retro.model.attention import FeedForward, RelativeAttention, SelfAttention
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
 from retro.model.encoder import EncoderCrossAttention
+from retro.model.pointer import TIE, LearnedPointer
 from retro.model.retro import Retro
 
 
@@ -45,9 +46,12 @@ def _sequence_logits(model: Retro, x: Tensor, ret: Tensor | None, real: Tensor |
             ret, before = ret[..., m:], m
     encoded: list[list[list[Tensor]]] = []
     readable: list[list[list[bool]]] = []
+    matched: list[Tensor] = []
     for p in range(1, config.num_layers + 1):
         layer = model.layers[p - 1]
         h = _self_attention(layer.self_attention, h, exists, causal=True)
+        if p == config.pointer_layer:
+            matched = h
         if ret is not None and ret.numel() and config.uses_retrieval:
             # E = ENCODER(RET(C_u), H_u), once, on the activations of the first layer in P.
             if p == min(config.cross_attention_layers):
@@ -66,7 +70,71 @@ def _sequence_logits(model: Retro, x: Tensor, ret: Tensor | None, real: Tensor |
             if layer.cross_attention is not None:
                 h = _chunked_cross_attention(layer.cross_attention, h, encoded, readable, m, before)
         h = [_feed_forward(layer.feed_forward, state) for state in h]
-    return torch.stack([model.embedding.weight @ _norm(model.norm, state) for state in h])
+    h = [_norm(model.norm, state) for state in h]
+    logits = [model.embedding.weight @ state for state in h]
+    if model.pointer is not None and ret is not None:
+        for u in range(1, len(readable) + 1):
+            voters = _voters(model, ret[u - 1], readable[u - 1])
+            # The positions that read the neighbours of C_u, as in cross-attention.
+            for position in range(u * m, min(u * m + m - 1, len(h)) + 1):
+                logits[position - 1] = _mixed(
+                    model.pointer, logits[position - 1], h[position - 1], matched[position - 1], voters
+                )
+    return torch.stack(logits)
+
+
+def _voters(model: Retro, ret_u: Tensor, readable: list[list[bool]]) -> list[tuple[Tensor, int]]:
+    """Each token of the neighbours that another one follows: its state, read without retrieval, and that
+    other one."""
+    voters = []
+    for neighbour, flags in zip(ret_u, readable, strict=True):
+        with torch.no_grad():
+            h = [model.embedding.weight[token] * math.sqrt(model.config.d_model) for token in neighbour]
+            for p in range(1, model.config.pointer_layer + 1):
+                h = _self_attention(model.layers[p - 1].self_attention, h, flags, causal=True)
+                if p < model.config.pointer_layer:
+                    h = [_feed_forward(model.layers[p - 1].feed_forward, state) for state in h]
+        for place in range(len(neighbour) - 1):
+            if flags[place] and flags[place + 1]:
+                voters.append((h[place], int(neighbour[place + 1])))
+    return voters
+
+
+def _mixed(
+    pointer: LearnedPointer,
+    logits: Tensor,
+    state: Tensor,
+    matched: Tensor,
+    voters: list[tuple[Tensor, int]],
+) -> Tensor:
+    """log ((1 − λ) · model + λ · vote) on the scale of the model's logits; those without voters."""
+    if not voters:
+        return logits
+    probabilities = torch.softmax(logits, 0)
+    query = _direction(pointer, matched)
+    similarities = torch.stack([torch.dot(query, _direction(pointer, key)) for key, _ in voters])
+    weights = torch.softmax(similarities * torch.exp(pointer.log_sharpness[0]), 0)
+    votes = {token: weights.new_zeros(()) for _, token in voters}
+    for weight, (_, token) in zip(weights, voters, strict=True):
+        votes[token] = votes[token] + weight
+    most = max(votes.values())
+    # Of tokens with as good as equal votes, that which the model finds likeliest.
+    favourites = [torch.log(probabilities[token]) for token, got in votes.items() if got >= most * (1 - TIE)]
+    expected = sum(got * torch.log(probabilities[token]) for token, got in votes.items())
+    entropy = -(probabilities * torch.log(probabilities)).sum()
+    features = torch.stack([similarities.max(), most, max(favourites) / 10, expected / 10, entropy / 10])
+    hidden = torch.tanh(pointer.features.weight @ features + pointer.features.bias)
+    gate = pointer.gate.weight[0] @ hidden + pointer.gate.bias[0] + pointer.state.weight[0] @ state
+    share = torch.sigmoid(gate)
+    mixture = (1 - share) * probabilities
+    for token, got in votes.items():
+        mixture[token] = mixture[token] + share * got
+    return torch.log(mixture) + torch.logsumexp(logits, 0)
+
+
+def _direction(pointer: LearnedPointer, state: Tensor) -> Tensor:
+    normed = _norm(pointer.norm, state)
+    return normed / torch.sqrt((normed * normed).sum())
 
 
 def _encode(

@@ -19,8 +19,9 @@ from retro.model.chunked_cross_attention import ChunkedCrossAttention
 from retro.model.decoding import RetroDecoding
 from retro.model.encoder import Encoder, EncoderCrossAttention
 from retro.model.layers import DecoderLayer, Reading, WholeSequences, embed
+from retro.model.pointer import LearnedPointer, Vote, Voters, successors
 from retro.model.protocol import ModelFacts, Scored, TrainableModel
-from retro.model.read_out import score_states
+from retro.model.read_out import score_mixture, score_states
 from retro.model.start import initialise
 from retro.model.weights import write_model
 
@@ -57,6 +58,10 @@ class Retro(TrainableModel):
                 self.encoder_embedding = nn.Embedding(config.vocab_size, retrieval.encoder.d_model)
         # After all modules exist: the start of the retrieval weights needs the embedding.
         initialise(self)
+        self.pointer: LearnedPointer | None = None
+        if retrieval is not None and retrieval.pointer:
+            # Last, so that all other weights are drawn as they are without it.
+            self.pointer = LearnedPointer(config.d_model, config.d_model)
 
     @property
     def facts(self) -> ModelFacts:
@@ -81,7 +86,8 @@ class Retro(TrainableModel):
         id; `neighbour_mask` is true where a neighbour is real. Without neighbours this
         is RETRO[OFF], or the baseline.
         """
-        return self.read_out(self.hidden(tokens, neighbours, neighbour_mask))
+        states, vote = self._read(tokens, neighbours, neighbour_mask)
+        return self.mix(self.read_out(states), states, vote)
 
     def score(
         self,
@@ -92,9 +98,13 @@ class Retro(TrainableModel):
         *,
         greedy: bool = False,
     ) -> Scored:
-        hidden = self.hidden(tokens, neighbours, neighbour_mask)
-        return score_states(
-            self.read_out, hidden, targets, self.config.vocab_size, self.config.pad_id, greedy
+        states, vote = self._read(tokens, neighbours, neighbour_mask)
+        vocab_size, pad_id = self.config.vocab_size, self.config.pad_id
+        if vote is None:
+            return score_states(self.read_out, states, targets, vocab_size, pad_id, greedy)
+        assert self.pointer is not None
+        return score_mixture(
+            self.pointer, self.read_out, states, vote, targets, vocab_size, pad_id, greedy, on_top=True
         )
 
     def begin(self, window: int = 0) -> RetroDecoding:
@@ -107,11 +117,16 @@ class Retro(TrainableModel):
         neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
     ) -> Float[Tensor, "batch seq d_model"]:
         """The normalised activations that `read_out` turns into logits."""
+        return self._read(tokens, neighbours, neighbour_mask)[0]
+
+    def _read(
+        self, tokens: Tensor, neighbours: Tensor | None, neighbour_mask: Tensor | None
+    ) -> tuple[Float[Tensor, "batch seq d_model"], Vote | None]:
+        """The normalised activations of whole sequences, and the vote of their neighbours."""
         retrieved = self.check_neighbours(tokens, neighbours, neighbour_mask)
         reading = WholeSequences(self, tokens != self.config.pad_id, retrieved)
         x = self.run_layers(self.dropout(embed(self.embedding, tokens)), reading)
-        normed: Tensor = self.norm(x)
-        return normed
+        return self.norm(x), reading.vote()
 
     def run_layers(
         self, x: Float[Tensor, "*batch d_model"], reading: Reading
@@ -127,6 +142,45 @@ class Retro(TrainableModel):
     def read_out(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """Logits; the output matrix is the input embedding."""
         return F.linear(hidden, self.embedding.weight)
+
+    def mix(
+        self,
+        logits: Float[Tensor, "*batch vocab"],
+        states: Float[Tensor, "*batch d_model"],
+        vote: Vote | None,
+    ) -> Float[Tensor, "*batch vocab"]:
+        """The logits with the neighbours' vote, if there is one; `states` are what they were read out of."""
+        if vote is None:
+            return logits
+        assert self.pointer is not None
+        return self.pointer.mix_logits(vote, states, logits)
+
+    def voters(
+        self,
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"],
+        is_neighbour_token: Bool[Tensor, "batch chunk neighbour retrieved"],
+    ) -> Voters:
+        """The neighbours' tokens as the pointer matches them: by the states that the decoder itself has when
+        it reads a neighbour alone.
+
+        No gradient goes through these states: the text's own, with which they are compared, come from the
+        same layers and have one.
+        """
+        assert self.pointer is not None
+        with torch.no_grad():
+            states = self._first_states(neighbours, is_neighbour_token)
+        with torch.autocast(states.device.type, enabled=False):
+            keys = self.pointer.standardise(states).flatten(2, 3)
+        return Voters(keys, *successors(neighbours, is_neighbour_token))
+
+    def _first_states(self, tokens: Tensor, is_token: Tensor) -> Float[Tensor, "*batch seq d_model"]:
+        """The states after the self-attention of the pointer's layer, which is reached without retrieval."""
+        x = self.dropout(embed(self.embedding, tokens))
+        *below, last = self.layers[: self.config.pointer_layer]
+        for layer in below:
+            x = layer.feed_forward(layer.self_attention(x, is_token))
+        states: Tensor = last.self_attention(x, is_token)
+        return states
 
     def encode(self, neighbours: Tensor, is_neighbour_token: Tensor, x: Tensor, is_token: Tensor) -> Tensor:
         """The encoded neighbours of complete chunks; `x` is taken after
@@ -196,7 +250,12 @@ class Retro(TrainableModel):
         return seen[0], scored.log_probs
 
     def settings(self) -> dict[str, Any]:
-        return to_dict(self.config)
+        settings = to_dict(self.config)
+        # Without a pointer, a record is what it was before there were any: runs from then go on.
+        if self.pointer is None and self.config.uses_retrieval:
+            for name in ("pointer", "pointer_layer"):
+                del settings["retrieval"][name]
+        return settings
 
     def save(self, path: str | Path) -> None:
         """Write weights and config into a folder; `retro.load` reads it back."""
@@ -207,8 +266,8 @@ class Retro(TrainableModel):
 
     def freeze_all_but_retrieval(self) -> None:
         for name, parameter in self.named_parameters():
-            # The encoder, its own embedding, and the cross-attention of the decoder's layers.
-            parameter.requires_grad_(name.startswith("encoder") or ".cross_attention." in name)
+            # The encoder, its own embedding, the cross-attention of the decoder's layers, and the pointer.
+            parameter.requires_grad_(name.startswith(("encoder", "pointer")) or ".cross_attention." in name)
 
     def set_dropout(self, rate: float) -> None:
         self.config = dataclasses.replace(self.config, dropout=rate)
