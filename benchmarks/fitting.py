@@ -11,6 +11,7 @@ for the chunks that share at most 12.5 % with their neighbours, and tokens a sec
 Rows:
     off             the base
     on-K            the fitted model with K neighbours
+    start-K         the same before it was trained: all but the gate and its sharpness
     prompt-K        the base with K neighbours in its prompt, read again every chunk
     often-K         the same every 16 tokens
     lora            the base tuned on the training text (rank 8) for as many seconds as --seconds
@@ -85,11 +86,25 @@ class Rows:
             return lambda window: self.mixed(kind, neighbours, window)
         if kind == "lora":
             return lambda window: score_batch(self.tuned_base, neighbours.table, [window])
+        if kind == "start":
+            return lambda window: self.untrained(neighbours, window, k)
         models = {"off": self.model, "on": self.model, "prompt": InContext(self.model)}
         if kind == "often":
             models[kind] = InContext(self.model, OFTEN, Retriever(self.opened.datastore()).values)
         scored = models[kind]
         return lambda window: score_batch(scored, neighbours.table, [window], neighbours if k else None, k)
+
+    def untrained(self, neighbours: Neighbours, window: Window, k: int) -> np.ndarray:
+        """With the pointer as it was at first, which is put back afterwards."""
+        trained = self.model.pointer
+        start = type(trained)(self.model.width, self.model.last_width)
+        start.mean.copy_(trained.mean)
+        start.deviation.copy_(trained.deviation)
+        self.model.pointer = start
+        try:
+            return score_batch(self.model, neighbours.table, [window], neighbours, k)
+        finally:
+            self.model.pointer = trained
 
     @cached_property
     def tuned_base(self) -> FittedModel:

@@ -218,7 +218,7 @@ def pretrained() -> RunConfig:
     training = TrainingConfig(
         seq_len=512,
         batch_size=1,
-        num_steps=60,
+        num_steps=40,
         num_neighbours=2,
         learning_rate=1e-2,
         min_learning_rate=1e-3,

@@ -6,7 +6,6 @@ for each head that reads neighbours (`beside`) or the paper's encoder and cross-
 its gate (`model/pointer.py`). Only that is trained and saved; the base is named by its id and a checksum.
 """
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +24,7 @@ from retro.fitting.beside import put_beside, take_away
 from retro.fitting.cached import decoding_fault
 from retro.fitting.decoding import FittedDecoding
 from retro.fitting.neighbours import Retrieved, read_neighbours, trunk_states
-from retro.fitting.places import Places, evaluating
+from retro.fitting.places import evaluating, settled
 from retro.fitting.readings import Joints, Reading, active, expect_hookable
 from retro.fitting.whole import WholeReading
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
@@ -61,7 +60,7 @@ class FittedModel(TrainableModel):
         self._base = (base.requires_grad_(False).eval(),)
         known = known or look_at(base)
         places = known.places
-        self.config = _settled(config or FitConfig(), places)
+        self.config = settled(config or FitConfig(), places)
         hub: Any = base.config
         text = hub.get_text_config()
         self.vocab_size: int = text.vocab_size
@@ -381,23 +380,3 @@ class FittedModel(TrainableModel):
         tables = {id(module.weight) for module in self.base.modules() if isinstance(module, nn.Embedding)}
         everything = [*self.base.parameters(), *self.parameters()]
         return sum(p.numel() for p in everything if embeddings or id(p) not in tables)
-
-
-def _settled(config: FitConfig, places: Places) -> FitConfig:
-    """The config with its layers chosen among those of a base that can do what is asked of them."""
-    if config.reading != "attention":
-        return config.settled(len(places.layers))
-    able = places.reading_layers
-    if not able:
-        raise ConfigError(
-            "no layer of the base attends through transformers' attention interface; "
-            "expected one that does, for reading attention; set reading to cross-attention or none"
-        )
-    config = dataclasses.replace(config, layers=config.layers or able).settled(len(places.layers))
-    unable = [layer for layer in config.layers if layer not in able]
-    if unable:
-        raise ConfigError(
-            f"layers has {unable[0]}, which has no self-attention that can read neighbours; "
-            f"expected some of {', '.join(map(str, able))}"
-        )
-    return config

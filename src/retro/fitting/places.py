@@ -6,12 +6,13 @@ and watching what its modules read and write, and what cannot be done right is r
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from retro.config.fit import FitConfig
 from retro.errors import ConfigError
 from retro.fitting.interface import Asked, watched_attention
 
@@ -356,3 +357,23 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
+
+
+def settled(config: FitConfig, places: Places) -> FitConfig:
+    """The config with its layers chosen among those of a base that can do what is asked of them."""
+    if config.reading != "attention":
+        return config.settled(len(places.layers))
+    able = places.reading_layers
+    if not able:
+        raise ConfigError(
+            "no layer of the base attends through transformers' attention interface; "
+            "expected one that does, for reading attention; set reading to cross-attention or none"
+        )
+    config = replace(config, layers=config.layers or able).settled(len(places.layers))
+    unable = [layer for layer in config.layers if layer not in able]
+    if unable:
+        raise ConfigError(
+            f"layers has {unable[0]}, which has no self-attention that can read neighbours; "
+            f"expected some of {', '.join(map(str, able))}"
+        )
+    return config
