@@ -120,7 +120,7 @@ def _mixed(
     most = max(votes.values())
     # Of tokens with as good as equal votes, that which the model finds likeliest.
     favourites = [torch.log(probabilities[token]) for token, got in votes.items() if got >= most * (1 - TIE)]
-    expected = sum(got * torch.log(probabilities[token]) for token, got in votes.items())
+    expected = torch.stack([got * torch.log(probabilities[token]) for token, got in votes.items()]).sum()
     entropy = -(probabilities * torch.log(probabilities)).sum()
     features = torch.stack([similarities.max(), most, max(favourites) / 10, expected / 10, entropy / 10])
     hidden = torch.tanh(pointer.features.weight @ features + pointer.features.bias)
