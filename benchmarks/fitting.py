@@ -1,12 +1,13 @@
 """A fitted model beside what else a user could do with the same base, the same neighbours and the same text.
 
-    python benchmarks/fitting.py score WORK RUN [ROW …] [--documents 24] [--window 512] [--split test]
+    python benchmarks/fitting.py score WORK RUN [ROW …] [--documents 24 [--each]] [--window 512]
     python benchmarks/fitting.py table WORK RUN [--split test]
 
 `score` writes what each row costs, token by token, into WORK/comparison, a file for each window; run again it
 goes on, and other rows may follow later. All rows score the same windows: the beginnings of documents that
-are drawn by chance. `table` prints bits per byte, gains with 95 % intervals over documents, for all text and
-for the chunks that share at most 12.5 % with what is read for them, and tokens a second of scoring.
+are drawn by chance, or with --each so many of every source. `table` prints bits per byte, gains with 95 %
+intervals over documents, for all text, by source, and for the chunks that share at most 12.5 % with what is
+read for them, and tokens a second of scoring.
 
 Rows:
     off             the base
@@ -59,15 +60,22 @@ TUNED_ON = 8
 EIGHTH = 0.125
 
 
-def beginnings(neighbours: Neighbours, num_documents: int, window: int) -> list[Window]:
-    """The first window of documents that are drawn by chance, each of at least two chunks."""
+def beginnings(neighbours: Neighbours, num_documents: int, window: int, each: bool = False) -> list[Window]:
+    """The first window of documents that are drawn by chance, each of at least two chunks.
+
+    With `each`, so many of every source.
+    """
     table = neighbours.table
     firsts = [
         found
         for found in windows_of(table.store, window, window)
         if found.start == table.store.starts[found.document] and found.num_tokens >= 2 * table.chunk_len
     ]
-    drawn = np.random.default_rng(0).permutation(len(firsts))[:num_documents]
+    sources = [table.store.documents[found.document]["source"] for found in firsts]
+    drawn: list[int] = []
+    for source in sorted(set(sources)) if each else [None]:
+        numbers = [number for number, name in enumerate(sources) if source in (None, name)]
+        drawn += np.random.default_rng(0).permutation(numbers)[:num_documents].tolist()
     return [firsts[number] for number in sorted(drawn)]
 
 
@@ -225,7 +233,7 @@ def overlaps_with_what_is_read(neighbours: Neighbours, own: np.ndarray) -> np.nd
 
 def score(options: argparse.Namespace, opened: OpenRun, folder: Path) -> None:
     neighbours = opened.neighbours(options.split)
-    windows = beginnings(neighbours, options.documents, options.window)
+    windows = beginnings(neighbours, options.documents, options.window, options.each)
     rows = Rows(opened, options.window, options.seconds)
     scorers = {row: rows.scorer(row, neighbours) for row in options.rows}
     folder.mkdir(parents=True, exist_ok=True)
@@ -258,6 +266,11 @@ def table(options: argparse.Namespace, opened: OpenRun, folder: Path) -> None:
         f"chunks with r ≤ {EIGHTH:.1%} by their own neighbours, as the paper counts": own <= EIGHTH,
         f"chunks with r ≤ {EIGHTH:.1%} by all that is read for them": read <= EIGHTH,
     }
+    sources = np.array([document["source"] for document in chunks.store.documents])
+    if len(set(sources)) > 1:
+        # Chunks lie document by document.
+        by_chunk = np.repeat(sources, np.diff(chunks.first))
+        groups |= {f"all text of {source}": by_chunk == source for source in sorted(set(sources))}
     files = sorted(folder.glob("*.json"), key=lambda file: int(file.stem))
     found = {int(file.stem): json.loads(file.read_text()) for file in files}
     print(f"{len(found)} documents of {options.split}")
@@ -299,6 +312,7 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", default=["off", "on-1", "on-2", "prompt-1", "prompt-2"])
     parser.add_argument("--split", default="test")
     parser.add_argument("--documents", type=int, default=24)
+    parser.add_argument("--each", action="store_true", help="so many documents of every source")
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--seconds", type=float, default=300.0, help="what lora and knn may take to prepare")
     options = parser.parse_args()
