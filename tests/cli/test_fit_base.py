@@ -96,7 +96,7 @@ def test_another_tokenizer_is_refused(
     [
         (["--base", "nowhere"], "nowhere"),
         (["--base", "BASE", "--seq-len", "256"], "expected at most 128, the longest text"),
-        (["--base", "BASE", "--fit.no-pointer"], "there is nothing to train"),
+        (["--base", "BASE", "--fit.no-pointer", "--fit.no-tune-heads"], "there is nothing to train"),
     ],
 )
 def test_what_cannot_be_fitted_is_told_in_one_line(

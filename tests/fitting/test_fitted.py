@@ -48,9 +48,7 @@ def fitted_with(reading: str, pointer: bool = True, base: Any = None) -> FittedM
     from retro.config import EncoderConfig
 
     torch.manual_seed(1)
-    config = FitConfig(
-        chunk_len=M, reading=reading, tune_heads=True, pointer=pointer, encoder=EncoderConfig(**encoder)
-    )
+    config = FitConfig(chunk_len=M, reading=reading, pointer=pointer, encoder=EncoderConfig(**encoder))
     model = FittedModel(llama() if base is None else base, config)
     # As if trained: nothing that starts at zero or at a constant may hide a fault.
     for parameter in model.parameters():

@@ -143,7 +143,7 @@ with torch.no_grad():
 
 def test_unless_heads_are_tuned_no_gradient_enters_the_base() -> None:
     """What is trained is the pointer's gate, so a step costs no more than reading."""
-    model = FittedModel(llama(), FitConfig(chunk_len=M))
+    model = FittedModel(llama(), FitConfig(chunk_len=M, tune_heads=False))
     tokens, targets = text(2, 29), text(2, 29, seed=2)
     neighbours, mask = neighbours_of(tokens)
     states, _ = model._read(tokens, model.retrieve(tokens, neighbours, mask))

@@ -24,9 +24,9 @@ class FitConfig:
     distance: int = 192
     """How many positions before the tokens that read it a neighbour ends, for `attention`, in bases whose
     positions are relative. Too near, heads that look for the token before take a neighbour's for it."""
-    tune_heads: bool = False
-    """Whether to train how much and how sharply each head reads neighbours, for `attention`. Every step
-    then takes a backward pass through the whole base."""
+    tune_heads: bool = True
+    """Whether to train how much and how sharply each head reads neighbours, for `attention`, so that those
+    that gain nothing learn to leave them. Every step then takes a backward pass through the whole base."""
     pointer: bool = True
     """Whether the neighbours' tokens vote for the next one, weighed by a learned gate."""
     pointer_layer: int = 0
