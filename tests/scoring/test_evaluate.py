@@ -8,6 +8,7 @@ import torch
 
 from retro.config import EvaluationConfig
 from retro.errors import ConfigError
+from retro.model.protocol import Scored
 from retro.model.retro import Retro
 from retro.scoring.bits_per_byte import PART, score
 from retro.scoring.evaluate import OFF, Evaluation, evaluate, on
@@ -162,27 +163,27 @@ def test_an_interrupted_mode_goes_on_where_it_was(
         dataclasses.replace(small_run(bert).evaluation, batch_size=4),
     )
     whole = evaluate(model, "a model", neighbours, tmp_path / "whole", config)
-    hidden, calls = Retro.hidden, 0
+    score, calls = Retro.score, 0
 
     def counted(limit: int):  # type: ignore[no-untyped-def]
-        def call(self: Retro, *inputs: torch.Tensor) -> torch.Tensor:
+        def call(self: Retro, *inputs: torch.Tensor) -> Scored:
             nonlocal calls
             if calls == limit:
                 raise KeyboardInterrupt
             calls += 1
-            return hidden(self, *inputs)
+            return score(self, *inputs)
 
         return call
 
-    monkeypatch.setattr(Retro, "hidden", counted(10**9))
+    monkeypatch.setattr(Retro, "score", counted(10**9))
     evaluate(model, "a model", neighbours, tmp_path / "counted", config)
     total, calls = calls, 0
     stopped_at = total // 2 + 1  # within the second of three modes
-    monkeypatch.setattr(Retro, "hidden", counted(stopped_at))
+    monkeypatch.setattr(Retro, "score", counted(stopped_at))
     with pytest.raises(KeyboardInterrupt):
         evaluate(model, "a model", neighbours, tmp_path / "broken", config)
     calls = 0
-    monkeypatch.setattr(Retro, "hidden", counted(10**9))
+    monkeypatch.setattr(Retro, "score", counted(10**9))
     resumed = evaluate(model, "a model", neighbours, tmp_path / "broken", config)
     assert total - stopped_at <= calls < total - stopped_at + PART
     assert resumed.results == whole.results
