@@ -12,7 +12,7 @@ read for them, and tokens a second of scoring.
 Rows:
     off             the base
     on-K            the fitted model with K neighbours
-    start-K         the same before it was trained: all but the gate and its sharpness
+    start-K         the same before it was trained
     prompt-K        the base with K neighbours in its prompt, read again every chunk
     often-K         the same every 16 tokens
     lora            the base tuned on the training text (rank 8) for as many seconds as --seconds
@@ -104,16 +104,21 @@ class Rows:
         return lambda window: score_batch(scored, neighbours.table, [window], neighbours if k else None, k)
 
     def untrained(self, neighbours: Neighbours, window: Window, k: int) -> np.ndarray:
-        """With the pointer as it was at first, which is put back afterwards."""
-        trained = self.model.pointer
-        start = type(trained)(self.model.width, self.model.last_width)
-        start.mean.copy_(trained.mean)
-        start.deviation.copy_(trained.deviation)
-        self.model.pointer = start
+        """With pointer and heads as they were at first; what was learned is put back afterwards."""
+        model = self.model
+        learned = {name: value.clone() for name, value in model.state_dict().items()}
+        start = type(model.pointer)(model.width, model.last_width).state_dict()
+        # What the states are usually like was measured, not learned.
+        first = {
+            f"pointer.{name}": value for name, value in start.items() if name not in ("mean", "deviation")
+        }
+        if model.bias is not None:
+            first |= {name: torch.zeros_like(learned[name]) for name in ("bias", "log_scale")}
+        model.load_state_dict({**learned, **first})
         try:
-            return score_batch(self.model, neighbours.table, [window], neighbours, k)
+            return score_batch(model, neighbours.table, [window], neighbours, k)
         finally:
-            self.model.pointer = trained
+            model.load_state_dict(learned)
 
     @cached_property
     def tuned_base(self) -> FittedModel:
@@ -170,10 +175,10 @@ class Rows:
         return keys[0][wanted].float(), targets[0][wanted], -log_probs[0][wanted].double().numpy() / np.log(2)
 
     def other(self, kind: str, keys: Tensor, values: Tensor) -> np.ndarray:
-        """log2 p of the tokens by the cache or the memory, for each sharpness."""
+        """log2 p of the tokens by the cache or the memory, for each sharpness; NaN where there is no past."""
         if kind == "cache":
             found = cache_log_probs(keys, values, 0, len(keys), torch.tensor(THETAS))
-            return torch.nan_to_num(found, nan=-torch.inf).double().numpy()
+            return found.double().numpy()
         stored, after = self.memory
         distances = torch.cdist(keys, stored).square()
         nearest, rows = distances.topk(min(KNN, len(stored)), largest=False)
@@ -194,7 +199,7 @@ class Rows:
             self.chosen[kind] = self.choose(kind)
         column, weight = self.chosen[kind]
         keys, values, bits = self.states(neighbours.table, window)
-        return mix(bits, self.other(kind, keys, values)[:, column], weight)
+        return mix(bits, _filled(self.other(kind, keys, values), bits)[:, column], weight)
 
     def choose(self, kind: str) -> tuple[int, float]:
         """The sharpness and the weight with the fewest bits on validation documents."""
@@ -202,13 +207,18 @@ class Rows:
         parts = []
         for window in beginnings(valid, TUNED_ON, self.window):
             keys, values, bits = self.states(valid.table, window)
-            parts.append((bits, self.other(kind, keys, values)))
+            parts.append((bits, _filled(self.other(kind, keys, values), bits)))
         bits = np.concatenate([part[0] for part in parts])
         other = np.concatenate([part[1] for part in parts])
         totals = np.array([[mix(bits, column, weight).sum() for weight in WEIGHTS] for column in other.T])
         row, column = divmod(int(totals.argmin()), len(WEIGHTS))
         print(f"{kind}: sharpness {(THETAS if kind == 'cache' else ALPHAS)[row]:g}, weight {WEIGHTS[column]}")
         return row, WEIGHTS[column]
+
+
+def _filled(other: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """With the base's own log-probability where the other side has none."""
+    return np.where(np.isnan(other), -bits[:, None], other)
 
 
 def overlaps_with_what_is_read(neighbours: Neighbours, own: np.ndarray) -> np.ndarray:
@@ -237,7 +247,12 @@ def score(options: argparse.Namespace, opened: OpenRun, folder: Path) -> None:
     rows = Rows(opened, options.window, options.seconds)
     scorers = {row: rows.scorer(row, neighbours) for row in options.rows}
     folder.mkdir(parents=True, exist_ok=True)
+    kept_rows = [json.loads(file.read_text()) for file in folder.glob("*.json")]
     # Rows that prepare something do so before any is timed.
+    for row in ("lora", "knn", "cache"):
+        if row in scorers and not (len(kept_rows) >= len(windows) and all(row in kept for kept in kept_rows)):
+            with torch.set_grad_enabled(row == "lora"):
+                scorers[row](windows[0])
     with torch.no_grad():
         for number, window in enumerate(windows, start=1):
             file = folder / f"{window.start}.json"
@@ -245,9 +260,6 @@ def score(options: argparse.Namespace, opened: OpenRun, folder: Path) -> None:
             for row, scorer in scorers.items():
                 if row in kept:
                     continue
-                if number == 1 and row in ("lora", "knn", "cache"):
-                    with torch.enable_grad() if row == "lora" else torch.no_grad():
-                        scorer(window)
                 started = time.perf_counter()
                 bits = scorer(window)
                 kept[row] = {"seconds": time.perf_counter() - started, "bits": bits.tolist()}

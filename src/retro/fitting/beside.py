@@ -1,10 +1,10 @@
 """Neighbours beside the text: a base's own self-attention reads them, in one softmax with its past.
 
-The base reads a neighbour as it would read any text, at the positions just before the tokens that will read
-it. The keys and values it computes on the way are what those tokens then attend to, by the base's own
-queries, beside the keys and values of the text: as if the neighbour stood in the prompt, but without reading
-the prompt again, and without using up the context. Nothing needs to be trained for it; one number for each
-head says how much more or less the neighbours count than the text.
+The base reads a neighbour as it would read any text, some way before the tokens that will read it
+(`neighbours`). The keys and values it computes on the way are what those tokens then attend to, by the base's
+own queries, beside the keys and values of the text: as if the neighbour stood in the prompt, but without
+reading the prompt again, and without using up the context. Nothing needs to be trained for it; two numbers
+for each head say how much more or less the neighbours count than the text, and how sharply they are read.
 
 A softmax over two sets of keys is the mean of the softmax over each, weighted by the sums of their
 exponentials. So the base's own attention is computed as ever, by its own kernel, and where there is no

@@ -1,7 +1,7 @@
 """A pretrained causal LM of Hugging Face with retrieval: frozen, exact without neighbours, better with them.
 
 The base is not changed. Hooks let it ask, layer by layer, what there is to read (`readings`); without
-neighbours they stay silent, and its logits are what they were, bit for bit. What is new is small: a number
+neighbours they stay silent, and its logits are what they were, bit for bit. What is new is small: two numbers
 for each head that reads neighbours (`beside`) or the paper's encoder and cross-attention, and a pointer with
 its gate (`model/pointer.py`). Only that is trained and saved; the base is named by its id and a checksum.
 """
