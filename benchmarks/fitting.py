@@ -1,13 +1,15 @@
 """A fitted model beside what else a user could do with the same base, the same neighbours and the same text.
 
     python benchmarks/fitting.py score WORK RUN [ROW …] [--documents 24 [--each]] [--window 512]
-    python benchmarks/fitting.py table WORK RUN [--split test]
+    python benchmarks/fitting.py table WORK RUN [--split test] [--against off]
+    python benchmarks/fitting.py curves WORK RUN [RUN …]
 
 `score` writes what each row costs, token by token, into WORK/comparison, a file for each window; run again it
 goes on, and other rows may follow later. All rows score the same windows: the beginnings of documents that
 are drawn by chance, or with --each so many of every source. `table` prints bits per byte, gains with 95 %
 intervals over documents, for all text, by source, and for the chunks that share at most 12.5 % with what is
-read for them, and tokens a second of scoring.
+read for them, and tokens a second of scoring. Gains are over the base, or over another row, on the same
+documents. `curves` prints what runs had saved of the validation loss after so many steps.
 
 Rows:
     off             the base
@@ -50,6 +52,7 @@ from retro.scoring.intervals import relative_gain
 from retro.scoring.leakage import chunk_overlaps
 from retro.scoring.windows import Window, batch_inputs, batch_targets, windows_of
 from retro.scoring.wording import percent
+from retro.training.metrics import METRICS, read_metrics
 from retro.workspace import OpenRun, open_run
 
 OFTEN = 16
@@ -113,7 +116,8 @@ class Rows:
             f"pointer.{name}": value for name, value in start.items() if name not in ("mean", "deviation")
         }
         if model.bias is not None:
-            first |= {name: torch.zeros_like(learned[name]) for name in ("bias", "log_scale")}
+            heads = [name for name in ("bias", "log_scale", "trust") if name in learned]
+            first |= {name: torch.zeros_like(learned[name]) for name in heads}
         model.load_state_dict({**learned, **first})
         try:
             return score_batch(model, neighbours.table, [window], neighbours, k)
@@ -289,16 +293,18 @@ def table(options: argparse.Namespace, opened: OpenRun, folder: Path) -> None:
     for title, counted in groups.items():
         print(title)
         for row in dict.fromkeys(row for rows in found.values() for row in rows):
-            starts = [start for start, rows in found.items() if row in rows]
+            starts = [start for start, rows in found.items() if row in rows and options.against in rows]
             sums = []
             for start in starts:
-                bits, off = (np.array(found[start][name]["bits"]) for name in (row, "off"))
+                bits, other = (np.array(found[start][name]["bits"]) for name in (row, options.against))
                 # The first token of a window is not predicted.
                 places = np.arange(start + 1, start + 1 + len(bits))
                 numbers = np.searchsorted(chunks.starts, places, side="right") - 1
                 kept = counted[numbers]
                 num_bytes = lengths[np.asarray(chunks.store.tokens[places])]
-                sums.append([(bits * kept).sum(), (off * kept).sum(), (num_bytes * kept).sum(), len(bits)])
+                sums.append([(bits * kept).sum(), (other * kept).sum(), (num_bytes * kept).sum(), len(bits)])
+            if not starts:
+                continue
             columns = np.array(sums)
             seconds = sum(found[start][row]["seconds"] for start in starts)
             alone = sum(found[start]["off"]["seconds"] for start in starts)
@@ -306,28 +312,44 @@ def table(options: argparse.Namespace, opened: OpenRun, folder: Path) -> None:
             if not totals[2]:
                 print(f"  {row:<10} none")
                 continue
-            gain = "" if row == "off" else percent(relative_gain(columns[:, 0], columns[:, 1]))
+            gain = "" if row == options.against else percent(relative_gain(columns[:, 0], columns[:, 1]))
             print(
-                f"  {row:<10} {totals[0] / totals[2]:.4f} bits per byte, off {totals[1] / totals[2]:.4f}, "
-                f"saves {gain:<28} {totals[3] / seconds:6,.0f} tokens/s, {alone / seconds:.3f} of off, "
-                f"{len(starts)} documents"
+                f"  {row:<10} {totals[0] / totals[2]:.4f} bits per byte, {options.against} "
+                f"{totals[1] / totals[2]:.4f}, saves {gain:<28} {totals[3] / seconds:6,.0f} tokens/s, "
+                f"{alone / seconds:.3f} of off, {len(starts)} documents"
             )
+
+
+def curves(work: Path, runs: list[str]) -> None:
+    """A row for each run, a column for each step that was validated."""
+    for run in runs:
+        rows = [row for row in read_metrics(open_run(work, run).path / METRICS) if "valid_on" in row]
+        points = [
+            f"{row['step']}: {1 - row['valid_on'] / row['valid_off']:.1%} ({row['valid_on']:.3f})"
+            for row in rows
+        ]
+        print(f"{run:<12} off {rows[0]['valid_off']:.3f}  " + "  ".join(points))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=("score", "table"))
+    parser.add_argument("task", choices=("score", "table", "curves"))
     parser.add_argument("work", type=Path)
     parser.add_argument("run")
-    parser.add_argument("rows", nargs="*", default=["off", "on-1", "on-2", "prompt-1", "prompt-2"])
+    parser.add_argument("rows", nargs="*", help="of the table, or more runs for their curves")
     parser.add_argument("--split", default="test")
     parser.add_argument("--documents", type=int, default=24)
     parser.add_argument("--each", action="store_true", help="so many documents of every source")
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--seconds", type=float, default=300.0, help="what lora and knn may take to prepare")
+    parser.add_argument("--against", default="off", help="the row that gains are over")
     options = parser.parse_args()
+    if options.task == "curves":
+        curves(options.work, [options.run, *options.rows])
+        return
+    options.rows = options.rows or ["off", "on-1", "on-2", "prompt-1", "prompt-2"]
     opened = open_run(options.work, options.run)
     folder = options.work / "comparison" / f"{options.run}-{options.split}-{options.window}"
     {"score": score, "table": table}[options.task](options, opened, folder)

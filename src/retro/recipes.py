@@ -227,6 +227,7 @@ def pretrained() -> RunConfig:
         weight_decay=0.0,
         validate_every=20,
         validate_batches=8,
+        validate_first=True,
         checkpoint_every=20,
         final="best",
     )

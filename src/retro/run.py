@@ -128,7 +128,8 @@ def _load_fitted(folder: Path, record: dict[str, Any]) -> TrainableModel:
     settings = record["model"]
     try:
         base_id = str(settings["base"]["id"])
-        config = from_dict(FitConfig, settings["fit"], str(folder / RECORD))
+        # Records older than this field are of models whose heads do not weigh likeness.
+        config = from_dict(FitConfig, {"weigh_likeness": False, **settings["fit"]}, str(folder / RECORD))
         pad_id, end_id = settings["pad_id"], settings["end_id"]
         # Records older than this field are of bases in float32.
         dtype = DTYPES[settings["base"].get("dtype", "float32")]

@@ -73,6 +73,9 @@ def neighbours_of(tokens: Tensor, k: int = 2, seed: int = 1) -> tuple[Tensor, Te
     found = torch.randint(0, VOCAB, (batch, chunks, k, 2 * M), generator=generator)
     mask = torch.ones(batch, chunks, k, dtype=torch.bool)
     mask[0, 0, -1] = False
+    # Some share a run with the chunk that found them.
+    for chunk in range(chunks):
+        found[:, chunk, chunk % k, 2 : 2 + chunk] = tokens[:, chunk * M : chunk * M + chunk]
     # A neighbour that ends early: what follows is padding, behind the base's embedding.
     found[:, -1, 0, M + 3 :] = VOCAB
     return found, mask
@@ -320,3 +323,24 @@ def test_what_is_saved_is_small_and_loads_again(tmp_path: Path) -> None:
     other.save_pretrained(tmp_path / "base")
     with pytest.raises(retro.RetroError, match="expected the same weights"):
         retro.load(tmp_path / "fitted")
+
+
+def test_a_record_older_than_likeness_is_read(tmp_path: Path) -> None:
+    import json
+
+    import retro
+
+    llama().float().save_pretrained(tmp_path / "base")
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    model = FittedModel(base, FitConfig(chunk_len=M, weigh_likeness=False))
+    model.save(tmp_path / "fitted")
+    record = json.loads((tmp_path / "fitted" / "run.json").read_text())
+    del record["model"]["fit"]["weigh_likeness"]
+    (tmp_path / "fitted" / "run.json").write_text(json.dumps(record))
+    loaded = retro.load(tmp_path / "fitted")
+    tokens = text(2, 29)
+    neighbours, mask = neighbours_of(tokens)
+    with torch.no_grad():
+        assert torch.equal(loaded(tokens, neighbours, mask), model(tokens, neighbours, mask))

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from retro.fitting.beside import Weighing
 from retro.fitting.fitted import FittedModel
 from retro.model.reference import (
     _chunked_cross_attention,
@@ -31,6 +32,8 @@ class Keys:
 
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
+    likeness: list[list[float]] = field(default_factory=list)
+    """Of each token's neighbour to the chunk that found it."""
 
 
 def exact_llama() -> LlamaForCausalLM:
@@ -68,8 +71,7 @@ def literal_attention(
     h: list[Tensor],
     first: int,
     beside: list[Keys] | None = None,
-    bias: Tensor | None = None,
-    scale: Tensor | None = None,
+    weighing: Weighing | None = None,
 ) -> tuple[list[Tensor], Keys]:
     """ATTN of a Llama: each token sees its past and, in one softmax, what stands beside it.
 
@@ -91,10 +93,13 @@ def literal_attention(
             group = number * len(own.keys[0]) // len(queries)
             q = turned(base, query, first + i)
             extra = Keys() if beside is None else beside[i]
-            shift = 0.0 if bias is None else float(bias[number])
-            sharper = 1.0 if scale is None else float(scale[number])
             logits = [q @ key[group] / math.sqrt(width) for key in own.keys[: i + 1]]
-            logits += [q @ key[group] * sharper / math.sqrt(width) + shift for key in extra.keys]
+            for key, shares in zip(extra.keys, extra.likeness, strict=True):
+                assert weighing is not None
+                assert weighing.trust is not None
+                trusted = sum(w * share for w, share in zip(weighing.trust[number], shares, strict=True))
+                logit = q @ key[group] * weighing.scale[number] / math.sqrt(width)
+                logits.append(logit + weighing.bias[number] + trusted)
             values = [value[group] for value in (*own.values[: i + 1], *extra.values)]
             weights = torch.softmax(torch.stack(logits), 0)
             read.append(sum(weight * value for weight, value in zip(weights, values, strict=True)))
@@ -104,6 +109,19 @@ def literal_attention(
 
 def feed_forward(layer: Any, h: list[Tensor]) -> list[Tensor]:
     return [state + layer.mlp(layer.post_attention_layernorm(state)) for state in h]
+
+
+def shares_of(chunk: list[int], neighbour: list[int], exists: list[bool]) -> list[float]:
+    """The part of a chunk's runs of one, two and four tokens that stand in a neighbour."""
+    # What is no token is like no other.
+    pairs = zip(neighbour, exists, strict=True)
+    words = [token if there else -1 - place for place, (token, there) in enumerate(pairs)]
+    shares = []
+    for length in (1, 2, 4):
+        runs = [chunk[i : i + length] for i in range(len(chunk) - length + 1)]
+        there = [words[i : i + length] for i in range(len(words) - length + 1)]
+        shares.append(sum(run in there for run in runs) / len(runs))
+    return shares
 
 
 def is_read(model: FittedModel, neighbours: Tensor, mask: Tensor) -> list[list[list[bool]]]:
@@ -159,7 +177,6 @@ def beside_logits(model: FittedModel, tokens: Tensor, neighbours: Tensor, mask: 
     base: Any = model.base
     assert model.bias is not None
     readable = is_read(model, neighbours, mask)
-    assert model.log_scale is not None
     # The neighbours of chunk u end some way before its last token, which is the first to read them.
     before = model.config.distance + 2 * M
     retrieved = [
@@ -178,10 +195,13 @@ def beside_logits(model: FittedModel, tokens: Tensor, neighbours: Tensor, mask: 
                 places = [place for place, exists in enumerate(readable[u][j]) if exists and place]
                 memory.keys += [computed.keys[place] for place in places]
                 memory.values += [computed.values[place] for place in places]
+                chunk = tokens[u * M : (u + 1) * M].tolist()
+                shares = shares_of(chunk, neighbours[u, j].tolist(), readable[u][j])
+                memory.likeness += [shares for _ in places]
             memories.append(memory)
         # The last token of chunk u, and all but the last of the next, read the neighbours of chunk u.
         beside = [memories[(i + 1) // M - 1] if i >= M - 1 else Keys() for i in range(len(tokens))]
-        h, _ = literal_attention(base, layer, h, 0, beside, model.bias[p], model.log_scale[p].exp())
+        h, _ = literal_attention(base, layer, h, 0, beside, model.weighing(p, model.bias.shape[1]))
         h = feed_forward(layer, h)
     return torch.stack([base.lm_head.weight @ base.model.norm(state) for state in h])
 
@@ -195,6 +215,9 @@ def test_with_neighbours_it_is_the_literal_model(reading: str, literal: Any) -> 
     tokens = text(2, 3 * M + 2)
     neighbours, mask = neighbours_of(tokens)
     mask[1, 1] = False
+    # One that repeats a run of its chunk, and one of another chunk.
+    neighbours[0, 1, 0, 3:9] = tokens[0, M + 1 : M + 7]
+    neighbours[1, 0, 1, 5:8] = tokens[1, 2:5]
     fast = model(tokens, neighbours, mask)
     assert (fast - model(tokens)).abs().max() > 1e-2
     for row in range(len(tokens)):

@@ -151,6 +151,8 @@ def _sampler(opened: "OpenRun", options: Options) -> "Sampler":
     # Given passages are read as they are, without a search.
     searches = retrieves and not options.off and not options.retrieval.passages
     retriever = None
+    if retrieves and not options.off:
+        opened.model.quicken()
     if searches:
         retriever = Retriever(opened.datastore())
         # Now, since a short text may never be searched for.

@@ -27,6 +27,9 @@ class FitConfig:
     tune_heads: bool = True
     """Whether to train how much and how sharply each head reads neighbours, for `attention`, so that those
     that gain nothing learn to leave them. Every step then takes a backward pass through the whole base."""
+    weigh_likeness: bool = True
+    """Whether heads also count a neighbour by how much of the chunk that found it stands in it, for
+    `attention`. Learned as `tune_heads` says, and nothing at first."""
     pointer: bool = True
     """Whether the neighbours' tokens vote for the next one, weighed by a learned gate."""
     pointer_layer: int = 0

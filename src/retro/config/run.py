@@ -57,6 +57,8 @@ class TrainingConfig:
     """Whether metrics are also written for TensorBoard."""
     validate_every: int = 100
     validate_batches: int = 4
+    validate_first: bool = False
+    """Whether to validate before the first step, too: what is fitted to a pretrained model helps at once."""
     sample_every: int = 0
     """Steps between two samples from the model in training; 0: none."""
     sample_prompt: str = "The "

@@ -3,8 +3,9 @@
 The base reads a neighbour as it would read any text, some way before the tokens that will read it
 (`neighbours`). The keys and values it computes on the way are what those tokens then attend to, by the base's
 own queries, beside the keys and values of the text: as if the neighbour stood in the prompt, but without
-reading the prompt again, and without using up the context. Nothing needs to be trained for it; two numbers
-for each head say how much more or less the neighbours count than the text, and how sharply they are read.
+reading the prompt again, and without using up the context. Nothing needs to be trained for it; a few numbers
+for each head say how much more or less the neighbours count than the text, how sharply they are read, and how
+much a neighbour's likeness to the chunk that found it matters.
 
 A softmax over two sets of keys is the mean of the softmax over each, weighted by the sums of their
 exponentials. So the base's own attention is computed as ever, by its own kernel, and where there is no
@@ -37,27 +38,85 @@ class Memory:
     values: Float[Tensor, "batch row kv_heads voter value_dim"]
     """Some bases have values of another width than keys."""
     is_token: Bool[Tensor, "batch row voter"]
+    likeness: Float[Tensor, "batch row voter measure"]
+    """Of each token's neighbour to the chunk that found it (`likeness`)."""
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """How the heads of one layer weigh neighbours against the text."""
+
+    bias: Float[Tensor, "heads"]
+    """How much more the neighbours count than the text."""
+    scale: Float[Tensor, "heads"]
+    """How much more sharply they are read."""
+    trust: Float[Tensor, "heads measure"] | None
+    """How much more a neighbour counts by each measure of its likeness."""
 
 
 def read(
     query: Float[Tensor, "batch heads row m head_dim"],
     memory: Memory,
+    weighing: Weighing,
     scaling: float,
     softcap: float | None = None,
 ) -> tuple[Float[Tensor, "batch heads row m value_dim"], Float[Tensor, "batch heads row m"]]:
     """What rows of queries read from their memories, and the logarithm of the sum of exponentials."""
-    kv_heads = memory.keys.shape[2]
+    m, kv_heads = query.shape[3], memory.keys.shape[2]
+    query = query * weighing.scale[:, None, None, None]
     # Several heads share keys; their queries stand one below the other.
     grouped = rearrange(query, "batch (kv group) row m d -> batch row kv (group m) d", kv=kv_heads)
     logits = _capped(_precise(grouped @ memory.keys.transpose(-1, -2) * scaling), softcap)
+    if weighing.trust is not None:
+        # The same for all tokens of a neighbour, and for all queries of a row.
+        offset = memory.likeness @ weighing.trust.T
+        offset = rearrange(offset, "batch row voter (kv group) -> batch row kv group 1 voter", kv=kv_heads)
+        logits = (logits.unflatten(3, (-1, m)) + offset).flatten(3, 4)
     logits = logits.masked_fill(~memory.is_token[:, :, None, None], NONE)
     total = logits.logsumexp(-1, keepdim=True)
     found = (logits - total).exp().to(memory.values.dtype) @ memory.values
-    m = query.shape[3]
     return (
         rearrange(found, "batch row kv (group m) d -> batch (kv group) row m d", m=m),
         rearrange(total[..., 0], "batch row kv (group m) -> batch (kv group) row m", m=m),
     )
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A memory for single tokens: what is the same for all that read it is computed beforehand."""
+
+    keys: Float[Tensor, "batch heads head_dim voter"]
+    """With the heads' sharpness and the base's scaling."""
+    values: Float[Tensor, "batch heads voter value_dim"]
+    offset: Float[Tensor, "batch heads 1 voter"]
+    """What is added to the logits: the heads' weighing, and as good as −∞ where nothing is to be read."""
+    present: Bool[Tensor, "batch 1 1"]
+
+
+def fold(memory: Memory, weighing: Weighing, scaling: float) -> Folded:
+    """The memory of a single row, ready for one token after the other."""
+    heads = len(weighing.bias)
+    group = heads // memory.keys.shape[2]
+    is_token, likeness = memory.is_token[:, 0, None, None], memory.likeness[:, 0]
+    keys = memory.keys[:, 0].repeat_interleave(group, 1) * (scaling * weighing.scale)[:, None, None]
+    offset = _precise(weighing.bias)[None, :, None, None].expand(len(keys), -1, 1, keys.shape[2])
+    if weighing.trust is not None:
+        offset = offset + (likeness @ weighing.trust.T).transpose(1, 2)[:, :, None]
+    return Folded(
+        keys.transpose(2, 3).contiguous(),
+        memory.values[:, 0].repeat_interleave(group, 1),
+        offset.masked_fill(~is_token, NONE),
+        is_token.any(-1),
+    )
+
+
+def read_folded(
+    query: Float[Tensor, "batch heads 1 head_dim"], memory: Folded, softcap: float | None = None
+) -> tuple[Float[Tensor, "batch heads 1 value_dim"], Float[Tensor, "batch heads 1"]]:
+    """What single tokens read, and the logarithm of the sum of exponentials, the heads' bias included."""
+    logits = _capped(_precise(query @ memory.keys), softcap) + memory.offset
+    total = logits.logsumexp(-1, keepdim=True)
+    return (logits - total).exp().to(memory.values.dtype) @ memory.values, total[..., 0]
 
 
 def own_total(asked: Asked) -> Float[Tensor, "batch heads seq"]:
@@ -95,10 +154,14 @@ def _precise(logits: Tensor) -> Tensor:
 
 
 def share(
-    found: Tensor, total: Tensor, own: Tensor, own_sum: Tensor, present: Tensor, bias: Tensor
-) -> Tensor:
+    found: Float[Tensor, "batch heads seq value_dim"],
+    total: Float[Tensor, "batch heads seq"],
+    own: Float[Tensor, "batch heads seq value_dim"],
+    own_sum: Float[Tensor, "batch heads seq"],
+    present: Bool[Tensor, "batch 1 seq"] | Bool[Tensor, "batch 1 1"],
+) -> Float[Tensor, "batch heads seq value_dim"]:
     """The mean of both readings, weighted by their sums; the base's own where nothing is present."""
-    weight = torch.sigmoid(total + bias - own_sum)
+    weight = torch.sigmoid(total - own_sum)
     weight = torch.where(present, weight, 0.0)[..., None].to(own.dtype)
     return own + weight * (found.to(own.dtype) - own)
 

@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from retro.errors import ConfigError, DataError
-from retro.fitting.beside import own_total, read, share
+from retro.fitting.beside import Folded, fold, own_total, read_folded, share
 from retro.fitting.interface import Asked
 from retro.fitting.present import Present
 from retro.fitting.readings import Reading
-from retro.fitting.whole import WholeReading
+from retro.fitting.whole import WholeReading, shifted
 from retro.model.caches import NeighbourCache
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
 from retro.model.pointer import Vote
@@ -38,13 +37,27 @@ class FittedDecoding:
         self.window = window
         self.trusted = trusted
         self.lengths: list[int] = []
-        self.present: Present | None = None
+        self.tails: list[list[int]] = []
+        """The last tokens of each sequence, of which the next chunk is completed."""
+        self._present: Present | None = None
+        self.folded: dict[int, Folded] = {}
+        """By layer, from 0, what is present, as single tokens read it."""
         self.encoded: NeighbourCache | None = None
         """The neighbours as the paper's cross-attention reads them; None if the model has none."""
 
     @property
     def batch(self) -> int:
         return len(self.lengths)
+
+    @property
+    def present(self) -> Present | None:
+        """The neighbours that the sequences read at present."""
+        return self._present
+
+    @present.setter
+    def present(self, present: Present | None) -> None:
+        self._present = present
+        self.folded = {}
 
     @property
     def completing(self) -> list[int]:
@@ -62,6 +75,7 @@ class FittedDecoding:
         """Begin with these prompts, and return the logits of the token after each."""
         model, device = self.model, self.model.device
         self.lengths = [len(prompt) for prompt in prompts]
+        self.tails = [list(prompt[-model.config.chunk_len :]) for prompt in prompts]
         self.present = None
         longest = max(self.lengths)
         if min(self.lengths) == 0:
@@ -115,6 +129,9 @@ class FittedDecoding:
         if len(tokens) != self.batch:
             raise DataError(f"{len(tokens)} tokens were fed to {self.batch} sequences; expected one each")
         completing = self.completing
+        self.tails = [
+            [*tail, token][-model.config.chunk_len :] for tail, token in zip(self.tails, tokens, strict=True)
+        ]
         found: Retrieved | None = None
         if completing:
             found = self._read_completing(completing, neighbours, neighbour_mask)
@@ -143,6 +160,7 @@ class FittedDecoding:
         """Keep only these sequences; one that is named twice is duplicated."""
         index = torch.tensor(rows, dtype=torch.long, device=self.model.device)
         self.lengths = [self.lengths[row] for row in rows]
+        self.tails = [self.tails[row] for row in rows]
         self.mask = self.mask[index]
         self.cache.batch_select_indices(index)
         if self.present is not None:
@@ -197,7 +215,8 @@ class FittedDecoding:
         # In a shorter prompt, those beyond its complete chunks are not read.
         real = torch.arange(neighbours.shape[1], device=tokens.device) < complete[:, None]
         mask = real[..., None].expand(neighbours.shape[:3]) if mask is None else mask & real[..., None]
-        return model.retrieve(tokens, neighbours, mask)
+        # Chunks are counted from each prompt's own first token.
+        return model.retrieve(shifted(tokens[..., None], pads)[..., 0], neighbours, mask)
 
     def _keep_last(self, retrieved: "Retrieved") -> None:
         """Keep the neighbours of the last complete chunk of each prompt, which the next tokens read."""
@@ -221,8 +240,12 @@ class FittedDecoding:
                     f"fed; expected {expected[0]} chunks with {expected[1]}"
                 )
             numbers = torch.tensor([self.lengths[row] // model.config.chunk_len for row in completing])
+            chunks = torch.tensor([self.tails[row] for row in completing])
             found = model.read_neighbours(
-                neighbours[:, None], None if mask is None else mask[:, None], numbers[:, None].to(device)
+                neighbours[:, None],
+                None if mask is None else mask[:, None],
+                numbers[:, None].to(device),
+                chunks[:, None].to(device),
             )
         if self.present is None and found is not None:
             self.present = Present.empty(found, self.batch)
@@ -283,18 +306,12 @@ class NewestReading(Reading):
         memory = None if self.present is None else self.present.memories.get(layer)
         if memory is None:
             return asked.own
-        bias, scale = self.model.weighing(layer, asked.num_heads)
-        query = rearrange(asked.query, "b h m d -> b h 1 m d") * scale[:, None, None, None]
-        found, total = read(query, memory, asked.scaling, asked.softcap)
-        present = memory.is_token.any(-1)[:, None]
-        mixed = share(
-            found[:, :, 0],
-            total[:, :, 0],
-            asked.own.transpose(1, 2),
-            own_total(asked),
-            present,
-            bias[:, None],
-        )
+        folded = self.decoding.folded.get(layer)
+        if folded is None:
+            folded = fold(memory, self.model.weighing(layer, asked.num_heads), asked.scaling)
+            self.decoding.folded[layer] = folded
+        found, total = read_folded(asked.query, folded, asked.softcap)
+        mixed = share(found, total, asked.own.transpose(1, 2), own_total(asked), folded.present)
         return mixed.transpose(1, 2).contiguous()
 
     def cross(self, layer: int, x: Tensor) -> Tensor | None:

@@ -1,9 +1,10 @@
 """A pretrained causal LM of Hugging Face with retrieval: frozen, exact without neighbours, better with them.
 
 The base is not changed. Hooks let it ask, layer by layer, what there is to read (`readings`); without
-neighbours they stay silent, and its logits are what they were, bit for bit. What is new is small: two numbers
-for each head that reads neighbours (`beside`) or the paper's encoder and cross-attention, and a pointer with
-its gate (`model/pointer.py`). Only that is trained and saved; the base is named by its id and a checksum.
+neighbours they stay silent, and its logits are what they were, bit for bit. What is new is small: five
+numbers for each head that reads neighbours (`beside`) or the paper's encoder and cross-attention, and a
+pointer with its gate (`model/pointer.py`). Only that is trained and saved; the base is named by its id and a
+checksum.
 """
 
 import inspect
@@ -20,13 +21,15 @@ from retro.config.as_json import to_dict
 from retro.config.fit import FitConfig
 from retro.errors import ConfigError
 from retro.fitting.base import Known, describe_base, look_at
-from retro.fitting.beside import put_beside, take_away
+from retro.fitting.beside import Weighing, put_beside, take_away
 from retro.fitting.cached import decoding_fault
 from retro.fitting.decoding import FittedDecoding
-from retro.fitting.neighbours import Retrieved, read_neighbours, trunk_states
+from retro.fitting.neighbours import RUNS, Retrieved, read_neighbours, trunk_states
 from retro.fitting.places import evaluating, settled
-from retro.fitting.readings import Joints, Reading, active, expect_hookable
+from retro.fitting.reader import Reader, change_weights, reader_in
+from retro.fitting.readings import Joints, Reading, expect_hookable
 from retro.fitting.whole import WholeReading
+from retro.machine import has_bfloat16
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
 from retro.model.encoder import Encoder
 from retro.model.layers import embed
@@ -76,7 +79,6 @@ class FittedModel(TrainableModel):
             )
         self.base_id = base_id or str(hub._name_or_path)
         self.width = places.width
-        self._decoder = (known.decoder,)
         self.head = known.head
         self.last_width = known.last_width
         # What the decoder is given its cache by.
@@ -87,11 +89,15 @@ class FittedModel(TrainableModel):
         self._decodes: frozenset[bool] = frozenset()
         self._add(places.num_heads)
         crossed = tuple(layer - 1 for layer in self.config.layers) if self.cross else ()
-        watched = (self.config.pointer_layer - 1,) if self.config.pointer else ()
-        self.joints = Joints(base, places, watched, crossed)
+        self._watched = (self.config.pointer_layer - 1,) if self.config.pointer else ()
+        self.joints = Joints(base, places, self._watched, crossed)
+        self._places = places
+        self._plain_reader = Reader(known.decoder, self.joints)
+        self.reader = self._plain_reader
+        """Who reads the neighbours."""
         # A compiler would keep what the hooks found the first time; what it compiles is the rest.
         self.run: Callable[..., Any] = torch.compiler.disable(self._run)
-        """A forward pass of the base up to its last states, with a reading or None."""
+        """A forward pass of the base, or of another reader, up to its last states, with a reading or None."""
         if self.bias is not None:
             put_beside(base)
         if self.pointer is not None:
@@ -103,6 +109,7 @@ class FittedModel(TrainableModel):
         dtype = next(self.base.parameters()).dtype
         self.bias: nn.Parameter | None = None
         self.log_scale: nn.Parameter | None = None
+        self.trust: nn.Parameter | None = None
         self.pointer: Pointer | None = None
         self.encoder: Encoder | None = None
         self.encoder_embedding: nn.Embedding | None = None
@@ -111,6 +118,9 @@ class FittedModel(TrainableModel):
             zeros = torch.zeros(len(config.layers), num_heads, dtype=dtype)
             self.bias = nn.Parameter(zeros, requires_grad=config.tune_heads)
             self.log_scale = nn.Parameter(zeros.clone(), requires_grad=config.tune_heads)
+            if config.weigh_likeness:
+                of_measures = zeros[..., None].repeat(1, 1, len(RUNS))
+                self.trust = nn.Parameter(of_measures, requires_grad=config.tune_heads)
         if config.pointer:
             self.pointer = Pointer(self.width, self.last_width).to(dtype)
         if config.reading == "cross-attention":
@@ -165,25 +175,31 @@ class FittedModel(TrainableModel):
     # The base is no submodule, so what is done to all modules is done to it here.
     def _apply(self, fn: Any, recurse: bool = True) -> "FittedModel":
         super()._apply(fn, recurse)
-        # What a base computes for itself, such as frequencies of rotations, keeps its precision, as it does
-        # in a base that is opened in half precision.
-        kept = [
-            (module, name, buffer)
-            for module in self.base.modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None and name in module._non_persistent_buffers_set
-        ]
-        self.base._apply(fn, recurse)
-        for module, name, buffer in kept:
-            moved = module._buffers[name]
-            if moved is not None and moved.dtype != buffer.dtype:
-                module._buffers[name] = buffer.to(moved.device)
+        change_weights(self.base, fn, recurse)
+        # A copy of the base would not be the same any more.
+        self.reader = self._plain_reader
         return self
 
     def train(self, mode: bool = True) -> "FittedModel":
         super().train(mode)
         self.base.eval()  # frozen: its dropout stays off
         return self
+
+    def quicken(self, dtype: torch.dtype | None = None) -> None:
+        """Read neighbours in another precision from now on: bfloat16 if the hardware has it, else as before.
+
+        It takes the memory of a second copy of the base's weights.
+        """
+        own = next(self.base.parameters()).dtype
+        if dtype is None and own == torch.float32 and has_bfloat16(self.device):
+            dtype = torch.bfloat16
+        if dtype is not None and not self.is_quick:
+            self.reader = reader_in(dtype, self.reader.decoder, self._places, self._watched)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether neighbours are read in another precision than the text."""
+        return self.reader is not self._plain_reader
 
     # Reading
 
@@ -257,9 +273,8 @@ class FittedModel(TrainableModel):
             return {"input_ids": tokens}
         return {"input_ids": tokens.masked_fill(~is_token, 0), "attention_mask": is_token.long()}
 
-    def _run(self, reading: Reading | None, **inputs: Any) -> Any:
-        with active(reading):
-            return self._decoder[0](**inputs)
+    def _run(self, reading: Reading | None, reader: Reader | None = None, **inputs: Any) -> Any:
+        return (reader or self._plain_reader).read(reading, **inputs)
 
     def _read(
         self, tokens: Int[Tensor, "batch seq"], retrieved: Retrieved | None
@@ -270,7 +285,7 @@ class FittedModel(TrainableModel):
         reading = WholeReading(self, retrieved, tokens != self.pad_id)
         # The base itself needs no gradient unless something within it is trained.
         within = [] if self.cross is None else list(self.cross.parameters())
-        within += [number for number in (self.bias, self.log_scale) if number is not None]
+        within += [number for number in (self.bias, self.log_scale, self.trust) if number is not None]
         trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in within)
         with torch.set_grad_enabled(trains):
             states = self.run(reading, **self.inputs(tokens), use_cache=False).last_hidden_state
@@ -286,24 +301,30 @@ class FittedModel(TrainableModel):
         if neighbours is None or neighbours.numel() == 0:
             return None
         self.facts.expect_neighbours(tokens, neighbours)
-        chunks = torch.arange(neighbours.shape[1], device=neighbours.device)
-        return self.read_neighbours(neighbours, mask, chunks.expand(len(neighbours), -1))
+        batch, num_chunks = neighbours.shape[:2]
+        chunks = torch.arange(num_chunks, device=neighbours.device).expand(batch, -1)
+        m = self.config.chunk_len
+        found_by = rearrange(tokens[:, : num_chunks * m], "b (u m) -> b u m", m=m)
+        return self.read_neighbours(neighbours, mask, chunks, found_by)
 
     def read_neighbours(
         self,
         neighbours: Int[Tensor, "batch chunk neighbour retrieved"],
         mask: Bool[Tensor, "batch chunk neighbour"] | None,
         chunks: Int[Tensor, "batch chunk"],
+        found_by: Int[Tensor, "batch chunk m"],
     ) -> Retrieved:
-        """Let the base read neighbours; `chunks` are the numbers of the chunks that retrieved them."""
-        return read_neighbours(self, neighbours, mask, chunks)
+        """Let the base read neighbours; `chunks` are the numbers of the chunks that retrieved them, and
+        `found_by` their tokens."""
+        return read_neighbours(self, neighbours, mask, chunks, found_by)
 
-    def weighing(self, layer: int, num_heads: int) -> tuple[Float[Tensor, "head"], Float[Tensor, "head"]]:
-        """How much the neighbours count beside the text, and how sharply each head reads them."""
+    def weighing(self, layer: int, num_heads: int) -> Weighing:
+        """How the heads of a layer, counted from 0, weigh neighbours against the text."""
         assert self.bias is not None
         assert self.log_scale is not None
         place = self.config.layers.index(layer + 1)
-        return self.bias[place, :num_heads], self.log_scale[place, :num_heads].exp()
+        trust = None if self.trust is None else self.trust[place, :num_heads]
+        return Weighing(self.bias[place, :num_heads], self.log_scale[place, :num_heads].exp(), trust)
 
     def encode(self, retrieved: Retrieved, x: Tensor, is_token: Tensor) -> Tensor:
         """The paper's encoding of the neighbours, conditioned on the states `x` of whole chunks."""

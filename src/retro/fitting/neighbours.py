@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 READ_AT_ONCE = 1 << 14
 """Neighbour tokens that the base reads in one pass; more are read in several."""
+RUNS = (1, 2, 4)
+"""Lengths of the runs of tokens by which a neighbour is compared with the chunk that found it."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,10 @@ def read_neighbours(
     neighbours: Int[Tensor, "batch chunk neighbour retrieved"],
     mask: Bool[Tensor, "batch chunk neighbour"] | None,
     chunks: Int[Tensor, "batch chunk"],
+    found_by: Int[Tensor, "batch chunk m"],
 ) -> Retrieved:
-    """Let the base read neighbours; `chunks` are the numbers of the chunks that retrieved them."""
+    """Let the base read neighbours; `chunks` are the numbers of the chunks that retrieved them, and
+    `found_by` their tokens."""
     config = model.config
     is_token = neighbours != model.pad_id
     if mask is not None:
@@ -98,11 +102,36 @@ def read_neighbours(
         keys = rearrange(keys, "(b u k) r d -> b u (k r) d", b=shape[0], u=shape[1])
     is_read = is_token.clone()
     is_read[..., 0] = False
-    memories = {
-        layer - 1: _memory([caches[layer - 1] for _, caches in parts], is_read)
-        for layer in (config.layers if model.bias is not None else ())
-    }
+    memories = {}
+    if model.bias is not None:
+        shares = likeness(found_by, neighbours, is_token, model.pad_id).to(model.bias.dtype)
+        for layer in config.layers:
+            memories[layer - 1] = _memory([caches[layer - 1] for _, caches in parts], is_read, shares)
     return Retrieved(neighbours, is_token, memories, keys, voted, is_voter)
+
+
+def likeness(
+    chunks: Int[Tensor, "batch chunk m"],
+    neighbours: Int[Tensor, "batch chunk neighbour retrieved"],
+    is_token: Bool[Tensor, "batch chunk neighbour retrieved"],
+    pad_id: int,
+) -> Float[Tensor, "batch chunk neighbour measure"]:
+    """How like its chunk each neighbour is: the part of the chunk's runs of each length that stand in it."""
+    real = chunks != pad_id
+    # same[i, j]: the chunk's i-th token is the neighbour's j-th.
+    same = chunks[:, :, None, :, None] == neighbours[:, :, :, None, :]
+    same &= real[:, :, None, :, None] & is_token[:, :, :, None, :]
+    runs, whole, length = same, real, 1
+    shares = []
+    for wanted in RUNS:
+        # Two runs of a length, one behind the other, are one of twice that.
+        while length < wanted:
+            runs = runs[..., :-length, :-length] & runs[..., length:, length:]
+            whole = whole[..., :-length] & whole[..., length:]
+            length *= 2
+        num_runs = whole.sum(-1).clamp_min(1)
+        shares.append(runs.any(-1).sum(-1).double() / num_runs[..., None])
+    return torch.stack(shares, -1)
 
 
 def trunk_states(model: "FittedModel", tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq width"]:
@@ -122,20 +151,28 @@ def _read_rows(
     inputs: dict[str, Any] = {"input_ids": rows, "use_cache": False}
     if model.relative:
         inputs["position_ids"] = first[:, None] + torch.arange(rows.shape[1], device=rows.device)
-    trunk = _Trunk(model.joints, matched if model.bias is None else -1)
+    trunk = _Trunk(model.reader.joints, matched if model.bias is None else -1)
     with suppress(_Enough):
-        model.run(trunk, **inputs)
+        model.run(trunk, model.reader, **inputs)
+    memories = trunk.memories
+    if model.bias is not None and model.is_quick:
+        # In the precision of the text that will read them.
+        dtype = model.bias.dtype
+        memories = {layer: (key.to(dtype), value.to(dtype)) for layer, (key, value) in memories.items()}
     if model.pointer is None:
-        return None, trunk.memories
-    return model.pointer.standardise(trunk.states[matched].to(model.pointer.mean.dtype)), trunk.memories
+        return None, memories
+    return model.pointer.standardise(trunk.states[matched].to(model.pointer.mean.dtype)), memories
 
 
 def _memory(
-    parts: Sequence[tuple[Tensor, Tensor]], is_read: Bool[Tensor, "batch chunk neighbour retrieved"]
+    parts: Sequence[tuple[Tensor, Tensor]],
+    is_read: Bool[Tensor, "batch chunk neighbour retrieved"],
+    shares: Float[Tensor, "batch chunk neighbour measure"],
 ) -> Memory:
     batch, chunks = is_read.shape[:2]
     keys, values = (
         rearrange(torch.cat(tensors), "(b u k) h r d -> b u h (k r) d", b=batch, u=chunks)
         for tensors in zip(*parts, strict=True)
     )
-    return Memory(keys, values, is_read.flatten(-2))
+    by_token = shares.repeat_interleave(is_read.shape[3], dim=2)
+    return Memory(keys, values, is_read.flatten(-2), by_token)

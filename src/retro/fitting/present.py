@@ -29,6 +29,7 @@ class Present:
                 memory.keys[rows, chunks][:, None],
                 memory.values[rows, chunks][:, None],
                 (memory.is_token[rows, chunks] & real[:, None])[:, None],
+                memory.likeness[rows, chunks][:, None],
             )
             for layer, memory in retrieved.memories.items()
         }
@@ -45,7 +46,9 @@ class Present:
 
     def select(self, index: Tensor) -> "Present":
         memories = {
-            layer: Memory(memory.keys[index], memory.values[index], memory.is_token[index])
+            layer: Memory(
+                memory.keys[index], memory.values[index], memory.is_token[index], memory.likeness[index]
+            )
             for layer, memory in self.memories.items()
         }
         keys = None if self.keys is None else self.keys[index]
@@ -74,6 +77,7 @@ class Present:
                 memory.keys.index_copy(0, index, new.memories[layer].keys),
                 memory.values.index_copy(0, index, new.memories[layer].values),
                 memory.is_token.index_copy(0, index, new.memories[layer].is_token),
+                memory.likeness.index_copy(0, index, new.memories[layer].likeness),
             )
             for layer, memory in old.memories.items()
         }
@@ -97,6 +101,7 @@ class Present:
                 pad(memory.keys, (0, 0, 0, missing)),
                 pad(memory.values, (0, 0, 0, missing)),
                 pad(memory.is_token, (0, missing), value=False),
+                pad(memory.likeness, (0, 0, 0, missing)),
             )
             for layer, memory in self.memories.items()
         }

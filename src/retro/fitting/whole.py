@@ -31,7 +31,7 @@ class WholeReading(Reading):
         super().__init__(model.joints)
         self.model = model
         self.retrieved = retrieved
-        self.is_token = is_token if pads is None else _shifted(is_token[..., None], pads)[..., 0]
+        self.is_token = is_token if pads is None else shifted(is_token[..., None], pads)[..., 0]
         self.pads = pads
         self.num_chunks = retrieved.neighbours.shape[1]
         self.chunk_len = model.config.chunk_len
@@ -43,21 +43,21 @@ class WholeReading(Reading):
         if memory is None or query.shape[2] < self.chunk_len:
             return attended
         m = self.chunk_len
-        bias, scale = self.model.weighing(layer, asked.num_heads)
+        weighing = self.model.weighing(layer, asked.num_heads)
         own = attended.transpose(1, 2)
         own_sum = own_total(asked)
         if self.pads is not None:
             query, own = (_shifted_heads(tensor, self.pads) for tensor in (query, own))
             own_sum = _shifted_heads(own_sum[..., None], self.pads)[..., 0]
         length = query.shape[2]
-        rows = rows_of_heads(query, m, self.num_chunks) * scale[:, None, None, None]
-        found, total = read(rows, memory, asked.scaling, asked.softcap)
+        rows = rows_of_heads(query, m, self.num_chunks)
+        found, total = read(rows, memory, weighing, asked.scaling, asked.softcap)
         # Back to positions: rows one after the other, from position m − 1 on.
         stop = length - m + 1
         found = rearrange(found, "b h u m d -> b h (u m) d")[:, :, :stop]
-        total = rearrange(total, "b h u m -> b h (u m)")[:, :, :stop]
+        total = rearrange(total, "b h u m -> b h (u m)")[:, :, :stop] + weighing.bias[:, None]
         present = memory.is_token.any(-1).repeat_interleave(m, dim=1)[:, None, :stop]
-        mixed = share(found, total, own[:, :, m - 1 :], own_sum[:, :, m - 1 :], present, bias[:, None])
+        mixed = share(found, total, own[:, :, m - 1 :], own_sum[:, :, m - 1 :], present)
         result = torch.cat([own[:, :, : m - 1], mixed], 2)
         if self.pads is not None:
             result = torch.where(
@@ -71,7 +71,7 @@ class WholeReading(Reading):
         return (places < self.pads[:, None])[:, None, :, None]
 
     def cross(self, layer: int, x: Tensor) -> Tensor:
-        aligned = x if self.pads is None else _shifted(x, self.pads)
+        aligned = x if self.pads is None else shifted(x, self.pads)
         if self.encoded is None:
             # At layer min(P): the encoder is conditioned on the states after this layer's self-attention.
             self.encoded = self.model.encode(self.retrieved, aligned, self.is_token)
@@ -80,7 +80,7 @@ class WholeReading(Reading):
         added: Tensor = operator.read(aligned, self.encoded, self.retrieved.is_token)  # type: ignore[operator]
         if self.pads is None:
             return added
-        return _shifted(added, -self.pads) * ~self._is_padding()[:, 0]
+        return shifted(added, -self.pads) * ~self._is_padding()[:, 0]
 
     def vote(self) -> Vote | None:
         """What the neighbours vote for at every position, counted from each sequence's own first token."""
@@ -91,14 +91,14 @@ class WholeReading(Reading):
         m = self.chunk_len
         states = self.states[model.config.pointer_layer - 1].detach()
         if self.pads is not None:
-            states = _shifted(states, self.pads)
+            states = shifted(states, self.pads)
         length = states.shape[1]
         queries = rows_of(pointer.standardise(states.to(pointer.mean.dtype)), m, self.num_chunks)
         rows = pointer.vote(queries, self.retrieved.keys, self.retrieved.voted, self.retrieved.is_voter)
         return in_place(rows, m, length)
 
 
-def _shifted(x: Float[Tensor, "batch seq width"] | Tensor, by: Tensor) -> Tensor:
+def shifted(x: Float[Tensor, "batch seq width"] | Tensor, by: Tensor) -> Tensor:
     """Every sequence moved to the left by its own number of places, round the end."""
     length = x.shape[1]
     places = (torch.arange(length, device=x.device) + by[:, None]) % length

@@ -226,6 +226,10 @@ class TrainableModel(nn.Module):
         """Train only what reads neighbours: without them the model stays as it
         is, bit for bit."""
 
+    def quicken(self) -> None:
+        """Get ready to generate fast, at the cost of memory and of a little precision where neighbours are
+        read; a model that has nothing to gain stays as it is."""
+
     @abstractmethod
     def set_dropout(self, rate: float) -> None:
         """Change the decoder's dropout rate; the encoder of neighbours has none."""

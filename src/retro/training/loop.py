@@ -102,6 +102,8 @@ def training_settings(config: TrainingConfig) -> dict[str, Any]:
     # A schedule that ends with the run is what all runs had before it was a setting.
     if config.schedule_steps in (0, config.num_steps):
         del settings["schedule_steps"]
+    # It trains nothing, so runs are the same with it and without.
+    del settings["validate_first"]
     return settings
 
 
@@ -187,6 +189,9 @@ class Training:
 
     def finish(self) -> None:
         """Train to the last step, and write the model."""
+        # A run that was killed before its first checkpoint has validated already.
+        if self.config.validate_first and self.first_step == 0 and not self.validated:
+            self._validate_now(0)
         self.model.train()
         started, last = time.perf_counter(), self.config.num_steps
         for step, batch in zip(range(self.first_step, last), self._batches(), strict=True):
@@ -263,21 +268,29 @@ class Training:
         save_now = self._due(done, self.config.checkpoint_every)
         loss = None
         # A checkpoint is validated first: without a loss it could never be the best one.
-        if self.validation is not None and (save_now or self._due(done, self.config.validate_every)):
-            self.validated = self._validate(self.validation)
-            # The best checkpoint is chosen by the loss with retrieval, if the model has any.
-            loss = self.validated.get("valid_on", self.validated["valid_off"])
-            mixture = self.batches.mixture
-            seen: dict[str, Value] = {}
-            if mixture:
-                seen["mixture"] = mixture.observed(0, done * self.config.batch_size)
-            self._log(done, **self.validated, **seen)
+        if save_now or self._due(done, self.config.validate_every):
+            loss = self._validate_now(done)
         if self.sample and self.config.sample_every and self._due(done, self.config.sample_every):
             self.model.eval()
             self._log(done, sample=self.sample(self.model))
             self.model.train()
         if save_now:
             self.checkpoints.save(done, self.model, self.optimizer, loss)
+
+    def _validate_now(self, done: int) -> float | None:
+        """The validation loss after so many steps, which is logged; None without validation text.
+
+        It is that with retrieval, if the model has any: the best checkpoint is chosen by it.
+        """
+        if self.validation is None:
+            return None
+        self.validated = self._validate(self.validation)
+        mixture = self.batches.mixture
+        seen: dict[str, Value] = {}
+        if mixture and done:
+            seen["mixture"] = mixture.observed(0, done * self.config.batch_size)
+        self._log(done, **self.validated, **seen)
+        return self.validated.get("valid_on", self.validated["valid_off"])
 
     @torch.no_grad()
     def _validate(self, validation: Batches) -> dict[str, float]:
