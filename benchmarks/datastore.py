@@ -100,15 +100,15 @@ def searches_by_threads(datastore: Datastore, num_searches: int = 80, num_thread
     def search(tokens: np.ndarray) -> None:
         datastore.search([tokens], 10)
 
-    def by_threads() -> None:
-        with ThreadPoolExecutor(num_threads) as pool:
-            list(pool.map(search, queries))
-
     def by_one() -> None:
         for tokens in queries:
             search(tokens)
 
-    seconds = interleaved_medians({"threads": by_threads, "one": by_one}, rounds=3, warmup=1)
+    # Threads that stay, as a server's do.
+    with ThreadPoolExecutor(num_threads) as pool:
+        seconds = interleaved_medians(
+            {"threads": lambda: list(pool.map(search, queries)), "one": by_one}, rounds=9, warmup=2
+        )
     ratio = seconds["threads"] / seconds["one"]
     print(
         f"{num_searches} searches: {seconds['one']:.3f} s by one thread, {seconds['threads']:.3f} s by "

@@ -39,7 +39,7 @@ class Tokenizer(ABC):
     def encode(self, text: str) -> list[int]: ...
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
-        return b"".join(self.token_bytes[token] for token in tokens)
+        return b"".join(map(self.token_bytes.__getitem__, tokens))
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of the tokens; a character that is cut off at either end becomes U+FFFD."""

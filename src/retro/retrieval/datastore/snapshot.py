@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,12 @@ class Snapshot:
         return zip(self.segments, self.live, strict=True)
 
     def __len__(self) -> int:
+        """How many chunks can be found."""
+        return self._size
+
+    @cached_property
+    def _size(self) -> int:
+        # Counted once, as every search asks for it and a version never changes.
         return sum(int(live[segment.places].sum()) for segment, live in self._parts())
 
     @property
