@@ -140,3 +140,28 @@ def test_the_harness_sees_the_base_when_retrieval_is_off(work: Path, base: Path)
         logits = transformers.AutoModelForCausalLM.from_pretrained(base)(torch.tensor([ids])).logits
     log_probs = logits[0, :-1].log_softmax(-1).gather(-1, torch.tensor(ids)[1:, None])[:, 0]
     assert scored[0] == pytest.approx(float(log_probs[len(before) - 1 :].sum()), rel=1e-6)
+
+
+def test_it_is_taught_questions_and_answers_them(
+    work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {
+            "question": f"who permits use {n}?",
+            "answers": ["anyone"],
+            "ctxs": [{"title": "", "text": "anyone may"}],
+        }
+        for n in range(8)
+    ]
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = ["--task", "qa", "--questions", str(questions), "--from", "fitted", "--name", "taught"]
+    shape = ["--num-steps", "2", "--warmup-steps", "1", "--seq-len", "64", "--num-neighbours", "1"]
+    assert main(["fit", str(work), *asked, *shape]) == 1
+    assert "dropout is 0.1; expected 0, as a base that is fitted stays as it is" in capsys.readouterr().err
+    assert main(["fit", str(work), *asked, *shape, "--dropout", "0"]) == 0
+    capsys.readouterr()
+    assert main(["answer", str(work), "taught", "who permits use?", "--max-tokens", "4", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["log_prob"] < 0
+    assert len(answer["passages"]) == 1

@@ -213,6 +213,24 @@ def test_token_by_token_is_the_whole(reading: str, starts: list[int]) -> None:
 
 @pytest.mark.parametrize("reading", READINGS)
 @torch.no_grad()
+def test_prompts_that_begin_with_padding_of_their_own(reading: str) -> None:
+    # As questions do, whose last token must end a chunk.
+    model = fitted_with(reading)
+    tokens = text(2, 2 * M + 4)
+    tokens[0, :3] = model.facts.pad_id
+    tokens[1, : M + 1] = model.facts.pad_id
+    neighbours, _ = neighbours_of(tokens)
+    mask = torch.tensor([[[True, True], [True, False]], [[False, False], [True, True]]])
+    whole = model(tokens, neighbours, mask).log_softmax(-1)
+    decoding = model.begin()
+    logits = decoding.prefill(tokens[:, : 2 * M].tolist(), neighbours, mask)
+    for place in range(2 * M, 2 * M + 4):
+        torch.testing.assert_close(logits.log_softmax(-1), whole[:, place - 1], rtol=1e-8, atol=1e-8)
+        logits = decoding.step(tokens[:, place].tolist())
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@torch.no_grad()
 def test_a_chunk_without_neighbours_reads_none_token_by_token(reading: str) -> None:
     model = fitted_with(reading)
     tokens = text(1, 4 * M)

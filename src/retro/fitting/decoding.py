@@ -80,15 +80,17 @@ class FittedDecoding:
         longest = max(self.lengths)
         if min(self.lengths) == 0:
             raise DataError("a prompt is empty; expected at least one token, as a base begins with none")
-        if not self.trusted:
-            model.expect_cached(ragged=False)
-            if min(self.lengths) < longest:
-                model.expect_cached(ragged=True)
-        rows = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+        rows = [[model.pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
         tokens = torch.tensor(rows, dtype=torch.long, device=device)
         pads = torch.tensor([longest - length for length in self.lengths], device=device)
         places = torch.arange(longest, device=device)
-        self.mask = places >= pads[:, None]
+        # A prompt may begin with padding of its own, which counts as a part of its chunks.
+        self.mask = tokens != model.pad_id
+        is_padded = not bool(self.mask.all())
+        if not self.trusted:
+            model.expect_cached(ragged=False)
+            if is_padded:
+                model.expect_cached(ragged=True)
         self.cache = self._new_cache()
         self.encoded = self._new_encoded()
         retrieved = self._retrieved(tokens, pads, neighbours, neighbour_mask)
@@ -97,8 +99,8 @@ class FittedDecoding:
             reading = PromptReading(self, retrieved, pads if bool(pads.any()) else None)
         elif self.encoded is not None:
             reading = _Watching(self)
-        inputs: dict[str, Any] = {"input_ids": tokens}
-        if bool(pads.any()):
+        inputs: dict[str, Any] = {"input_ids": tokens.masked_fill(~self.mask, 0)}
+        if is_padded:
             inputs["attention_mask"] = self.mask.long()
             inputs |= self._positions((places - pads[:, None]).clamp_min(0))
         output = model.run(reading, **inputs, **{model.cache_name: self.cache}, use_cache=True)
