@@ -116,7 +116,7 @@ class Rows:
             f"pointer.{name}": value for name, value in start.items() if name not in ("mean", "deviation")
         }
         if model.bias is not None:
-            heads = [name for name in ("bias", "log_scale", "trust") if name in learned]
+            heads = [name for name in ("bias", "log_scale", "trust", "common") if name in learned]
             first |= {name: torch.zeros_like(learned[name]) for name in heads}
         model.load_state_dict({**learned, **first})
         try:

@@ -38,6 +38,9 @@ from retro.model.protocol import ModelFacts, Scored, TrainableModel
 from retro.model.read_out import score_mixture, score_states
 from retro.model.weights import write_model
 
+PACE = 5.0
+"""How many times as fast as each head's own numbers those are learned that all heads have in common."""
+
 
 class FittedModel(TrainableModel):
     """A base that reads neighbours."""
@@ -110,6 +113,7 @@ class FittedModel(TrainableModel):
         self.bias: nn.Parameter | None = None
         self.log_scale: nn.Parameter | None = None
         self.trust: nn.Parameter | None = None
+        self.common: nn.Parameter | None = None
         self.pointer: Pointer | None = None
         self.encoder: Encoder | None = None
         self.encoder_embedding: nn.Embedding | None = None
@@ -121,6 +125,7 @@ class FittedModel(TrainableModel):
             if config.weigh_likeness:
                 of_measures = zeros[..., None].repeat(1, 1, len(RUNS))
                 self.trust = nn.Parameter(of_measures, requires_grad=config.tune_heads)
+                self.common = nn.Parameter(zeros.new_zeros(2 + len(RUNS)), requires_grad=config.tune_heads)
         if config.pointer:
             self.pointer = Pointer(self.width, self.last_width).to(dtype)
         if config.reading == "cross-attention":
@@ -285,7 +290,8 @@ class FittedModel(TrainableModel):
         reading = WholeReading(self, retrieved, tokens != self.pad_id)
         # The base itself needs no gradient unless something within it is trained.
         within = [] if self.cross is None else list(self.cross.parameters())
-        within += [number for number in (self.bias, self.log_scale, self.trust) if number is not None]
+        heads = (self.bias, self.log_scale, self.trust, self.common)
+        within += [number for number in heads if number is not None]
         trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in within)
         with torch.set_grad_enabled(trains):
             states = self.run(reading, **self.inputs(tokens), use_cache=False).last_hidden_state
@@ -323,8 +329,13 @@ class FittedModel(TrainableModel):
         assert self.bias is not None
         assert self.log_scale is not None
         place = self.config.layers.index(layer + 1)
-        trust = None if self.trust is None else self.trust[place, :num_heads]
-        return Weighing(self.bias[place, :num_heads], self.log_scale[place, :num_heads].exp(), trust)
+        bias, log_scale = self.bias[place, :num_heads], self.log_scale[place, :num_heads]
+        if self.trust is None or self.common is None:
+            return Weighing(bias, log_scale.exp(), None)
+        # What all heads have in common is clear sooner than how each one differs.
+        more, sharper, trusted = (PACE * self.common).split([1, 1, len(RUNS)])
+        trust = self.trust[place, :num_heads] + trusted
+        return Weighing(bias + more, (log_scale + sharper).exp(), trust)
 
     def encode(self, retrieved: Retrieved, x: Tensor, is_token: Tensor) -> Tensor:
         """The paper's encoding of the neighbours, conditioned on the states `x` of whole chunks."""
