@@ -13,6 +13,7 @@ from retro.corpus.mixture import Mixture
 from retro.errors import ConfigError, DataError, MissingExtraError
 from retro.model import read_out as loss_module
 from retro.model.retro import Retro
+from retro.run import Run
 from retro.training.batches import prefetch
 from retro.training.distributed import World
 from retro.training.metrics import METRICS, MetricsLog, read_metrics
@@ -261,3 +262,14 @@ def test_settings_that_cannot_be_are_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             dataclasses.replace(CONFIG, **change)
+
+
+def test_a_run_that_is_validated_first_is_the_same_run(tmp_path: Path) -> None:
+    start(tmp_path / "plain", num_steps=4)
+    start(tmp_path / "first", num_steps=4, validate_first=True)
+    rows = read_metrics(tmp_path / "first" / METRICS)
+    assert rows[0]["step"] == 0
+    assert rows[0].keys() >= {"valid_on", "valid_off"}
+    plain, first = (tmp_path / name / "model.safetensors" for name in ("plain", "first"))
+    assert plain.read_bytes() == first.read_bytes()
+    assert Run(tmp_path / "plain").fingerprint == Run(tmp_path / "first").fingerprint
