@@ -126,3 +126,12 @@ def test_a_workspace_inside_its_source_is_refused(folder: Path) -> None:
         ):
             ingest(CorpusFolder(place), [str(folder)], CONFIG)
     assert not (folder / "work").exists()
+
+
+def test_a_workspace_may_have_the_name_of_what_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("kjv", "stdlib"):
+        (tmp_path / name).mkdir()
+        CorpusFolder(Path(name)).expect_outside([name])

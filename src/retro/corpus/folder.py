@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from retro import catalogue
 from retro.corpus.documents import SPLITS
 from retro.corpus.pack import REPORT, removal_tallies
 from retro.corpus.readers.problems import Tally
@@ -87,7 +88,10 @@ class CorpusFolder:
     def expect_outside(self, sources: Sequence[str], command: str = "ingest") -> None:
         """Refuse a workspace inside a folder that it is made from: what it holds would be read as text."""
         for source in sources:
-            folder = Path(split_fields(source)[0])
+            name, _ = split_fields(source)
+            if name in catalogue.ENTRIES or name in catalogue.LOCAL:
+                continue  # read as such, even where a folder has the same name
+            folder = Path(name)
             if folder.is_dir() and self.path.resolve().is_relative_to(folder.resolve()):
                 outside = str(folder.resolve().with_name(f"{folder.resolve().name}-work"))
                 raise ConfigError(
