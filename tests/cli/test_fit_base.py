@@ -76,7 +76,9 @@ def test_it_is_evaluated_inspected_and_sampled(work: Path, capsys: pytest.Captur
     asked = ["The licence permits anyone", "--name", "fitted", "--both", "--max-tokens", "40"]
     assert main(["sample", str(work), *asked]) == 0
     assert main(["knn", str(work), "fitted", *KNN]) == 0
-    assert "knn-lm" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "knn-lm" in printed.out
+    assert "Loading weights" not in printed.err
 
 
 def test_another_tokenizer_is_refused(

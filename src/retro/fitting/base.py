@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,15 +50,30 @@ def open_base(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module,
             f"{name} is quantised; expected weights that can be read; fit the model it was made of"
         )
     try:
-        model: nn.Module = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, trust_remote_code=False, use_safetensors=True
-        )
+        with _without_bars():
+            model: nn.Module = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, trust_remote_code=False, use_safetensors=True
+            )
     except (ValueError, OSError, KeyError) as error:
         raise DataError(
             f"{name} is no causal LM that can be opened ({_first_line(error)}); "
             "expected one, with safetensors; fit another model"
         ) from None
     return model, folder
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Without transformers' own progress, which would stand between ours and what is said."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _first_line(error: Exception) -> str:
