@@ -7,16 +7,19 @@ import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from retro.errors import ConfigError, DataError
+from retro.fitting.base_cache import crop_front, join_caches
 from retro.fitting.beside import own_total, read, share
 from retro.fitting.interface import Asked
-from retro.fitting.present import Present
+from retro.fitting.present import Present, joined
 from retro.fitting.readings import Reading
 from retro.fitting.whole import WholeReading
 from retro.model.caches import NeighbourCache
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
 from retro.model.pointer import Vote
+from retro.model.protocol import Decoding
 
 if TYPE_CHECKING:
     from retro.fitting.fitted import FittedModel
@@ -38,6 +41,8 @@ class FittedDecoding:
         self.window = window
         self.trusted = trusted
         self.lengths: list[int] = []
+        self.dropped = 0
+        """Slots that were taken away before the first that is there: a clock must not go back."""
         self.present: Present | None = None
         self.encoded: NeighbourCache | None = None
         """The neighbours as the paper's cross-attention reads them; None if the model has none."""
@@ -52,6 +57,11 @@ class FittedDecoding:
         m = self.model.config.chunk_len
         return [row for row, length in enumerate(self.lengths) if (length + 1) % m == 0]
 
+    @property
+    def turn(self) -> int:
+        """Slots used since the start: a clock that all sequences share."""
+        return self.mask.shape[1] + self.dropped
+
     @torch.no_grad()
     def prefill(
         self,
@@ -62,6 +72,7 @@ class FittedDecoding:
         """Begin with these prompts, and return the logits of the token after each."""
         model, device = self.model, self.model.device
         self.lengths = [len(prompt) for prompt in prompts]
+        self.dropped = 0
         self.present = None
         longest = max(self.lengths)
         if min(self.lengths) == 0:
@@ -119,7 +130,7 @@ class FittedDecoding:
         if completing:
             found = self._read_completing(completing, neighbours, neighbour_mask)
         positions = torch.tensor(self.lengths, device=device)[:, None]
-        self.mask = torch.nn.functional.pad(self.mask, (0, 1), value=True)
+        self.mask = pad(self.mask, (0, 1), value=True)
         self.lengths = [length + 1 for length in self.lengths]
         inputs: dict[str, Any] = {"input_ids": torch.tensor(tokens, device=device)[:, None]}
         seen = self.mask
@@ -149,6 +160,52 @@ class FittedDecoding:
             self.present = self.present.select(index)
         if self.encoded is not None:
             self.encoded.select(rows)
+        self._drop_unused()
+
+    @torch.no_grad()
+    def join(self, other: Decoding) -> None:
+        """Take the sequences of another decoding of this model in, behind one's own.
+
+        The shorter of the two is padded on the left, so a base must bear that unless both are as long.
+        """
+        if not isinstance(other, FittedDecoding) or other.model is not self.model:
+            raise ConfigError("a decoding of another model was to join; expected one of the same")
+        if other.window != self.window:
+            raise ConfigError(
+                f"a decoding with a window of {other.window} was to join; expected {self.window}, as here"
+            )
+        if not other.lengths:
+            return
+        if not self.lengths:
+            self._become(other)
+            return
+        if not self.trusted and len({*self.lengths, *other.lengths}) > 1:
+            self.model.expect_cached(ragged=True)
+        later = self.turn - other.turn
+        slots = max(self.mask.shape[1], other.mask.shape[1])
+        join_caches(self.cache, other.cache, slots)
+        self.dropped = self.turn - slots
+        masks = [pad(mask, (slots - mask.shape[1], 0), value=False) for mask in (self.mask, other.mask)]
+        self.mask = torch.cat(masks)
+        self.present = joined(self.present, self.batch, other.present, other.batch)
+        if self.encoded is not None and other.encoded is not None:
+            self.encoded.join(other.encoded, later)
+        self.lengths = self.lengths + other.lengths
+
+    def _become(self, other: "FittedDecoding") -> None:
+        self.lengths = other.lengths
+        self.dropped = other.dropped
+        self.mask = other.mask
+        self.cache = other.cache
+        self.present = other.present
+        self.encoded = other.encoded
+
+    def _drop_unused(self) -> None:
+        """Take away the slots before the longest sequence, which only one that has left had used."""
+        unused = self.mask.shape[1] - max(self.lengths, default=0)
+        if self.lengths and unused and crop_front(self.cache, unused):
+            self.mask = self.mask[:, unused:]
+            self.dropped += unused
 
     def _new_cache(self) -> Any:
         from transformers import DynamicCache
@@ -176,11 +233,10 @@ class FittedDecoding:
         All sequences end at the same slot, so a slot's place in the ring is the same for all.
         """
         assert self.encoded is not None
-        slots = self.mask.shape[1]
         kept = min(self.model.config.chunk_len, x.shape[1])
         for back in range(kept, 0, -1):
-            is_token = self.mask[:, slots - back].tolist()
-            self.encoded.observe(slots - back, x[:, x.shape[1] - back], is_token)
+            is_token = self.mask[:, self.mask.shape[1] - back].tolist()
+            self.encoded.observe(self.turn - back, x[:, x.shape[1] - back], is_token)
 
     def _positions(self, positions: Tensor) -> dict[str, Tensor]:
         """For bases that are told positions; others count the mask."""
@@ -311,7 +367,7 @@ class NewestReading(Reading):
         """At layer min(P), keep the states, and encode the neighbours of the chunks just completed."""
         self.decoding.observe(x)
         if self.found is not None:
-            chunks, is_token = kept.chunks(self.decoding.mask.shape[1] - 1, self.completing)
+            chunks, is_token = kept.chunks(self.decoding.turn - 1, self.completing)
             encoded = self.model.encode(self.found, chunks, is_token)
             kept.store(self.completing, encoded[:, 0], self.found.is_token[:, 0])
         # A chunk without neighbours must not go on reading those of the chunk before.
