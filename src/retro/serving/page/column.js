@@ -1,0 +1,237 @@
+// A column: one answer as text, growing while it is written, then in words that can be pointed at.
+
+import { button, counted, element, jsonLink, notice } from "./elements.js";
+import { changes, diff } from "./diff.js";
+import { bitsWords, gainClass } from "./levels.js";
+import { readWords, runsAt } from "./reading.js";
+import { appendVisible, oneLine } from "./visible.js";
+
+const PROMPT_SHOWN = 240;
+const FINISHED = { length: "", stop: "the text ended by itself" };
+
+export class Column {
+  /** `chosen(word, byKey)` is called for a word that the reader points at. */
+  constructor(root, name, title, chosen = undefined) {
+    this.root = root;
+    this.name = name;
+    this.title = title;
+    this.chosen = chosen;
+    this.words = [];
+    this.marks = new Map();
+    this.downloads = "";
+    root.addEventListener("keydown", (event) => this.#move(event));
+  }
+
+  /** Nothing to show yet, or never: says why. */
+  showReason(...children) {
+    this.#replace([this.#head(""), element("div", { class: "reason quiet" }, ...children)]);
+  }
+
+  /** `reference` is the answer that changes are marked against, if any; `again` asks once more. */
+  show(answer, { prompt, reference = null, again = undefined, notes = [] }) {
+    const done = answer.state === "done";
+    this.words = done ? readWords(answer) : [];
+    this.marks.clear();
+    this.root.classList.remove("has-choice");
+    const body = element("div", { class: "text", dir: "auto" }, promptNode(prompt));
+    const compared = done && reference && reference !== answer ? this.#compare(reference) : null;
+    if (!done) appendVisible(body, answer.text);
+    else if (compared && !compared.equal) this.#appendChanges(body, compared);
+    else this.#appendWords(body, this.words);
+    if (answer.state === "writing") body.append(element("span", { class: "caret", "aria-hidden": "true" }));
+    this.#firstStop();
+    const about = compared ? [changedWords(compared)] : [];
+    const stood = state(answer, again);
+    this.#replace([this.#head(summary(answer), answer), ...about, ...stood, body, ...notes]);
+  }
+
+  #replace(children) {
+    // What had the focus is made anew; the place is kept.
+    const focused = this.root.contains(document.activeElement) ? document.activeElement.dataset.word : undefined;
+    this.root.replaceChildren(...children);
+    if (focused !== undefined) this.marks.get(Number(focused))?.focus({ preventScroll: true });
+  }
+
+  #head(meta, answer = null) {
+    const title = element("h2", { id: `${this.name}-title` }, this.title);
+    const parts = [title, element("span", { class: "meta quiet" }, meta)];
+    if (answer?.state === "done") parts.push(this.#download(answer));
+    return element("header", { class: "head" }, ...parts);
+  }
+
+  /** The answer as the server gave it, beside what was asked. */
+  #download(answer) {
+    URL.revokeObjectURL(this.downloads);
+    const { request, text, finish, retro, usage, sources } = answer;
+    const record = JSON.stringify({ request, text, finish_reason: finish, retro, usage, sources }, null, 1);
+    this.downloads = URL.createObjectURL(new Blob([record], { type: "application/json" }));
+    return jsonLink(this.downloads, this.title);
+  }
+
+  #compare(reference) {
+    const before = readWords(reference).map((word) => word.text);
+    const runs = changes(diff(before, this.words.map((word) => word.text)));
+    const count = (kind) => runs.filter((run) => run.kind === "changed").reduce((sum, run) => sum + run[kind].length, 0);
+    return { runs, before, equal: runs.every((run) => run.kind === "same"), removed: count("before"), added: count("after") };
+  }
+
+  #appendChanges(body, { runs, before }) {
+    for (const { kind, before: old, after } of runs) {
+      const words = after.map((place) => this.words[place]);
+      if (kind === "same") {
+        this.#appendWords(body, words);
+        continue;
+      }
+      if (old.length) {
+        const text = old.map((place) => before[place]).join("");
+        body.append(space(text, "start"), appendVisible(element("del"), text.trim()));
+      }
+      if (!words.length) continue;
+      // The space before the first word is not part of what is marked.
+      if (old.length && !/^\s/u.test(words[0].text)) body.append(" ");
+      this.#appendWords(body, words, "added");
+    }
+  }
+
+  #appendWords(body, words, name = "") {
+    for (const word of words) {
+      const made = this.chosen ? this.#word(word, name) : appendVisible(document.createDocumentFragment(), word.text);
+      body.append(made);
+    }
+  }
+
+  #word(word, name) {
+    const whole = document.createDocumentFragment();
+    const inner = word.text.trim();
+    if (inner === "") return appendVisible(whole, word.text);
+    const mark = element("span", {
+      class: `word ${name}`.trim(),
+      role: "button",
+      tabIndex: -1,
+      "data-word": String(word.number),
+      "aria-label": `${oneLine(inner)}, ${Number.isFinite(word.bits) ? bitsWords(word.bits) : "no neighbours read"}`,
+      onclick: () => this.chosen(word, false),
+    });
+    for (const [index, token] of word.tokens.entries()) {
+      // White space at a word's ends has no colour.
+      let text = token.text;
+      if (index === 0) text = text.trimStart();
+      if (index === word.tokens.length - 1) text = text.trimEnd();
+      if (text === "") continue;
+      mark.append(appendVisible(element("span", { class: gainClass(token.saved) }), text));
+    }
+    this.marks.set(word.number, mark);
+    whole.append(space(word.text, "start"), mark, space(word.text, "end"));
+    return whole;
+  }
+
+  /** Shows which word is chosen, what part of the text read the same, and the runs that hold the word. */
+  select(chosen, part = null) {
+    this.root.classList.toggle("has-choice", chosen !== null);
+    const runs = part?.neighbours.flatMap((neighbour) => runsAt(neighbour, chosen.start, chosen.end)) ?? [];
+    for (const word of this.words) {
+      const mark = this.marks.get(word.number);
+      if (!mark) continue;
+      const here = word === chosen;
+      if (here) mark.setAttribute("aria-current", "true");
+      else mark.removeAttribute("aria-current");
+      mark.classList.toggle("outside", chosen !== null && word.part !== chosen.part);
+      mark.classList.toggle("shared", runs.some((run) => run.start < word.end && run.end > word.start));
+      if (here) this.#stopAt(mark);
+    }
+  }
+
+  /** The text is one stop of the tab key; within it arrows lead from word to word. */
+  #firstStop() {
+    const first = this.marks.values().next().value;
+    if (first) first.tabIndex = 0;
+  }
+
+  #stopAt(mark) {
+    for (const other of this.marks.values()) other.tabIndex = -1;
+    mark.tabIndex = 0;
+  }
+
+  #move(event) {
+    const mark = event.target.closest?.(".word");
+    if (!mark || event.metaKey || event.ctrlKey || event.altKey) return;
+    if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      this.chosen(this.words[Number(mark.dataset.word)], true);
+      return;
+    }
+    const next = this.#towards(event.key, mark);
+    if (!next) return;
+    event.preventDefault();
+    this.#stopAt(next);
+    next.focus();
+    // Once a word is chosen, the choice goes along.
+    if (this.root.classList.contains("has-choice")) this.chosen(this.words[Number(next.dataset.word)], false);
+  }
+
+  #towards(key, mark) {
+    const marks = [...this.marks.values()];
+    const place = marks.indexOf(mark);
+    if (key === "ArrowRight") return marks[place + 1];
+    if (key === "ArrowLeft") return marks[place - 1];
+    if (key === "Home") return marks[0];
+    if (key === "End") return marks.at(-1);
+    if (key === "ArrowDown") return nearest(mark, marks.slice(place + 1));
+    if (key === "ArrowUp") return nearest(mark, marks.slice(0, place).reverse());
+    return undefined;
+  }
+}
+
+/** Of words that follow in this direction, the one on the next line that stands closest to this one. */
+function nearest(mark, others) {
+  const { left, top, height } = mark.getBoundingClientRect();
+  let best;
+  for (const other of others) {
+    const there = other.getBoundingClientRect();
+    if (Math.abs(there.top - top) < height / 2) continue;
+    if (best && Math.abs(there.top - best.top) > height / 2) break;
+    const away = Math.abs(there.left - left);
+    if (!best || away < best.away) best = { mark: other, top: there.top, away };
+  }
+  return best?.mark;
+}
+
+function space(text, side) {
+  return (side === "start" ? /^\s*/u : /\s*$/u).exec(text)[0];
+}
+
+function promptNode(prompt) {
+  const characters = Array.from(prompt);
+  const cut = characters.length > PROMPT_SHOWN;
+  const tail = cut ? characters.slice(-PROMPT_SHOWN).join("").replace(/^\S*\s/u, "") : prompt;
+  return appendVisible(element("span", { class: "given", title: "The end of the prompt" }, cut ? "… " : ""), tail);
+}
+
+function summary(answer) {
+  const tokens = answer.usage?.completion_tokens ?? answer.retro?.tokens?.length;
+  const parts = [tokens === undefined ? "" : counted(tokens, "token"), FINISHED[answer.finish] ?? ""];
+  if (answer.state === "asking") return "asking …";
+  if (answer.state === "writing") return "writing …";
+  if (answer.state === "measuring") return "measuring what each neighbour was worth …";
+  if (Number.isFinite(answer.retro?.bits)) parts.unshift(bitsWords(answer.retro.bits));
+  return answer.state === "done" ? parts.filter(Boolean).join(" · ") : "";
+}
+
+function state(answer, again) {
+  const retry = again ? button("Ask again", again, { class: "plain" }) : "";
+  if (answer.state === "busy") {
+    const left = element("span", { "aria-hidden": "true" }, `in ${counted(answer.wait, "second")}`);
+    return [notice("", "The server is busy with others. Trying again ", left, ".")];
+  }
+  if (answer.state === "failed") return [notice("bad", `${answer.error} `, retry)];
+  if (answer.state === "stopped") return [notice("", "Stopped here. ", retry)];
+  return [];
+}
+
+function changedWords({ equal, removed, added }) {
+  if (equal) return notice("change", "Nothing changed: the same words were drawn.");
+  return notice(
+    "change", `${counted(added, "word")} new, `, `${counted(removed, "word")} gone. `,
+    element("ins", {}, "New"), " and ", element("del", {}, "gone"), " against the text before.",
+  );
+}
