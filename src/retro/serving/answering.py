@@ -7,12 +7,13 @@ waits for a slow reader: what it has not read yet is kept for it, and that is bo
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from retro.generation.batch import retrieve
 from retro.generation.sequence import Growing, Token
+from retro.retrieval.search import Neighbour
 from retro.serving import schema
 from retro.serving.asking import Asked, Served
 from retro.serving.citations import Citer, annotations, chunk_numbers, sources
@@ -193,7 +194,7 @@ class Answering:
     def retrieved(self, answer: Written) -> schema.Retrieved:
         """Everything about an answer's retrieval; asks the datastore what may still be shown."""
         sample, explanation = answer.sequence.sample, answer.explanation
-        shown, version = self._shown(answer)
+        shown, version = self._shown(sample.neighbours)
         chunks = self.citer.chunks(sample, shown, explanation)
         tokens = None
         if explanation is not None:
@@ -211,9 +212,9 @@ class Answering:
             explained=self._cost(explanation),
         )
 
-    def _shown(self, answer: Written) -> tuple[set[int], int | None]:
+    def _shown(self, neighbours: Sequence[Sequence[Neighbour]]) -> tuple[set[int], int | None]:
         """The chunks of the datastore that may be shown, and its version."""
-        memory, numbers = self.served.memory, chunk_numbers(answer.sequence.sample)
+        memory, numbers = self.served.memory, chunk_numbers(neighbours)
         if memory is None:
             return set(numbers), None
         try:
@@ -325,10 +326,10 @@ class Answering:
             answer = self.answers[event.index]
             if self.asked.echo and not self.asked.scores_prompt:
                 yield event.index, self._prompt_record(answer)
-            neighbours = answer.sequence.sample.neighbours
-            number = answer.sequence.sample.prompt_len // answer.sequence.sample.chunk_len - 1
-            if 0 <= number < len(neighbours) and neighbours[number]:
-                yield event.index, self._citation(answer, number)
+            sample = answer.sequence.sample
+            number = sample.prompt_len // sample.chunk_len - 1
+            if 0 <= number < len(sample.neighbours) and sample.neighbours[number]:
+                yield event.index, self._citation(answer, number, sample.neighbours[number])
         elif isinstance(event, Drew):
             yield event.index, self._token(self.answers[event.index], event.token)
 
@@ -355,11 +356,12 @@ class Answering:
             more["logprobs"] = self._as_log_probs(self._prompt_rows(answer), 0).model_dump()
         return self._event(answer, answer.sequence.sample.prompt, **more)
 
-    def _citation(self, answer: Written, number: int, text: str = "", **more: Any) -> Record:
+    def _citation(
+        self, answer: Written, number: int, found: Sequence[Neighbour], text: str = "", **more: Any
+    ) -> Record:
         """The neighbours that the text reads from here on."""
-        sample = answer.sequence.sample
-        shown, _ = self._shown(answer)
-        chunk = self.citer.begun(sample, number, answer.length, shown)
+        shown, _ = self._shown([found])
+        chunk = self.citer.begun(answer.sequence.sample, number, found, answer.length, shown)
         cited = [annotation.model_dump() for annotation in annotations([chunk])]
         return self._event(answer, text, **more, annotations=cited, retro_chunk=chunk.model_dump())
 
@@ -376,7 +378,9 @@ class Answering:
         answer.length += len(token.text)
         finish = answer.finish if token.finish is not None else None
         if token.neighbours and finish is None:
-            return self._citation(answer, len(sample.neighbours) - 1, token.text, **more)
+            # By what was told so far: the engine may be further on.
+            number = (sample.prompt_len + len(answer.drawn)) // sample.chunk_len - 1
+            return self._citation(answer, number, token.neighbours, token.text, **more)
         return self._event(answer, token.text, finish, **more)
 
     def _last(self, answer: Written, retrieved: schema.Retrieved, cited: list[schema.Source]) -> Record:

@@ -82,7 +82,9 @@ class Citer:
         place = "" if at is None else f"?at={at}"
         return f"{self.base}/sources/{quote(document, safe='')}{place}"
 
-    def begun(self, sample: Sample, number: int, start: int, shown: set[int]) -> schema.CitedChunk:
+    def begun(
+        self, sample: Sample, number: int, found: Sequence[Neighbour], start: int, shown: set[int]
+    ) -> schema.CitedChunk:
         """The neighbours that the text reads from here on; `start` is how long it is by now."""
         return schema.CitedChunk(
             number=number,
@@ -91,8 +93,8 @@ class Citer:
             first_token=max(0, (number + 1) * sample.chunk_len - sample.prompt_len),
             end_token=None,
             neighbours=[
-                self.neighbour(rank, found, _is_shown(found, shown))
-                for rank, found in enumerate(sample.neighbours[number])
+                self.neighbour(rank, neighbour, _is_shown(neighbour, shown))
+                for rank, neighbour in enumerate(found)
             ],
             bits=None,
         )
@@ -250,11 +252,9 @@ def sources(answers: Sequence[Sequence[schema.CitedChunk]]) -> list[schema.Sourc
     return list(found.values())
 
 
-def chunk_numbers(sample: Sample) -> list[int]:
-    """The datastore's numbers of all chunks that a sample has read; given passages have none."""
-    return [
-        found.chunk for neighbours in sample.neighbours for found in neighbours if found.place is not None
-    ]
+def chunk_numbers(neighbours: Sequence[Sequence[Neighbour]]) -> list[int]:
+    """The datastore's numbers of neighbours; given passages have none."""
+    return [found.chunk for part in neighbours for found in part if found.place is not None]
 
 
 def _is_shown(found: Neighbour, shown: set[int]) -> bool:

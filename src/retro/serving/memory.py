@@ -94,7 +94,7 @@ class Memory:
         alive = are_live(self.datastore, list(chunks))
         return {chunk for chunk, is_live in zip(chunks, alive, strict=True) if is_live}
 
-    def list(self, limit: int, after: int, source: str, text: str) -> Listing:
+    def documents(self, limit: int, after: int, source: str, text: str) -> Listing:
         self._expect_there()
         return list_documents(self.datastore, limit, after, source, text)
 
