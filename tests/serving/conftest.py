@@ -23,9 +23,7 @@ def random_model(embedder: str, dtype: torch.dtype = torch.float64) -> Retro:
 
 
 @pytest.fixture(scope="session")
-def small_work(
-    tmp_path_factory: pytest.TempPathFactory, text_folder: Path, static_encoder: str
-) -> Workspace:
+def small_work(tmp_path_factory: pytest.TempPathFactory, text_folder: Path, static_encoder: str) -> Workspace:
     """Nobody changes it."""
     return small_workspace(tmp_path_factory.mktemp("served"), text_folder, static_encoder, splits=())
 

@@ -26,7 +26,7 @@ from retro.fitting.decoding import FittedDecoding
 from retro.fitting.neighbours import Retrieved, read_neighbours, trunk_states
 from retro.fitting.places import evaluating, settled
 from retro.fitting.readings import Joints, Reading, active, expect_hookable
-from retro.fitting.whole import WholeReading
+from retro.fitting.whole import WatchedReading, WholeReading
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
 from retro.model.encoder import Encoder
 from retro.model.layers import embed
@@ -231,6 +231,26 @@ class FittedModel(TrainableModel):
         return score_mixture(
             self.pointer, self.head, states, vote, targets, self.vocab_size, self.pad_id, greedy
         )
+
+    @torch.no_grad()
+    def neighbour_attention(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"],
+        neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
+    ) -> Float[Tensor, "batch seq neighbour"]:
+        """At each position, the part of the attention that goes to each neighbour read there.
+
+        Beside the text it is a part of all attention, the text's included. The mean over heads and layers;
+        zero if only a pointer reads neighbours.
+        """
+        retrieved = self.retrieve(tokens, neighbours, neighbour_mask)
+        nothing = torch.zeros(*tokens.shape, neighbours.shape[2], device=tokens.device)
+        if retrieved is None:
+            return nothing
+        reading = WatchedReading(self, retrieved, tokens != self.pad_id)
+        self.run(reading, **self.inputs(tokens), use_cache=False)
+        return torch.stack(reading.attention).mean(0) if reading.attention else nothing
 
     def begin(self, window: int = 0) -> FittedDecoding:
         return FittedDecoding(self, window)

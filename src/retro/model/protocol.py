@@ -182,9 +182,10 @@ class AttentiveModel(LanguageModel, Protocol):
         neighbours: Int[Tensor, "batch chunk neighbour retrieved"],
         neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
     ) -> Float[Tensor, "batch seq neighbour"]:
-        """At each position, the part of the attention to neighbours that goes to each of those read there.
+        """At each position, the part of the attention that goes to each of the neighbours read there.
 
-        The mean over heads and layers; zero where none are read.
+        The mean over heads and layers; zero where none are read. Where a layer attends to nothing but
+        neighbours the parts add up to one; where it attends to the text as well, to less.
         """
         ...
 

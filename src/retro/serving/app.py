@@ -47,8 +47,11 @@ def make_app(server: Server, key: str = "") -> App:
     app.include_router(_about(server))
     app.include_router(routes_memory.router(server))
     _add_page(app)
-    _count(app, server)
-    return Guard(app, server.config, key)
+
+    def count(route: str, status: int) -> None:
+        server.metrics.responses.labels(route, str(status)).inc()
+
+    return Guard(app, server.config, key, count)
 
 
 def _lifespan(server: Server) -> Any:
@@ -100,17 +103,6 @@ def _add_page(app: FastAPI) -> None:
         if found is None:
             raise ProblemError(404, "there is no such file")
         return FileResponse(found[0], media_type=found[1])
-
-
-def _count(app: FastAPI, server: Server) -> None:
-    @app.middleware("http")
-    async def count(request: Request, call_next: Any) -> Response:
-        response: Response = await call_next(request)
-        route = request.scope.get("route")
-        # By the route's pattern: names of documents would make as many numbers as there are documents.
-        name = getattr(route, "path", "none")
-        server.metrics.responses.labels(name, str(response.status_code)).inc()
-        return response
 
 
 async def _invalid(_: Request, error: Exception) -> Response:

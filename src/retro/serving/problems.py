@@ -61,7 +61,7 @@ def problem_of(error: Exception, param: str | None = None) -> ProblemError:
         return ProblemError(503, str(error), code="stopping", wait=5)
     if isinstance(error, TimeOutError):
         return ProblemError(504, str(error), code="timeout")
-    if isinstance(error, GoneError | ArtifactError | UNREADABLE):
+    if isinstance(error, (GoneError, ArtifactError, *UNREADABLE)):
         message = str(error) if isinstance(error, GoneError) else "the datastore cannot be used at the moment"
         return ProblemError(503, message, code="datastore_unavailable", wait=5)
     if isinstance(error, RetroError):

@@ -209,8 +209,7 @@ class CitedNeighbour(Answer):
     bits: float | None
     """What it saved on this part of the answer: bits without it, less bits with it; null unless explained."""
     attention: float | None
-    """The part of the attention to neighbours that went to it; null unless explained, or if the model cannot
-    tell."""
+    """The part of the attention that went to it in the layers that read neighbours; null unless explained."""
     deleted: bool
     """It was deleted while the answer was written: nothing of it is shown."""
 

@@ -51,9 +51,17 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 class Guard:
     """Checks the host, the origin, the key and the size of a request, and puts the headers on an answer."""
 
-    def __init__(self, app: App, config: ServeConfig, key: str = "") -> None:
+    def __init__(
+        self,
+        app: App,
+        config: ServeConfig,
+        key: str = "",
+        count: Callable[[str, int], None] = lambda _route, _status: None,
+    ) -> None:
+        """`count` is told the route and the status of every answer."""
         self.app = app
         self.config = config
+        self._count = count
         # Only a hash is kept: comparing hashes takes as long whatever is compared.
         self._key = _digest(key.encode()) if key else None
         names = {*LOOPBACK, *config.hosts}
@@ -88,6 +96,9 @@ class Guard:
                 raise
             problem = ProblemError(500, "something went wrong here; it is written in the server's log")
             await answer.send_problem(problem)
+        finally:
+            # By the route's pattern: names of documents would make as many numbers as there are documents.
+            self._count(getattr(scope.get("route"), "path", "none"), answer.status)
 
     def _headers(self, origin: str) -> list[tuple[bytes, bytes]]:
         if origin and origin in self.config.cors:
@@ -172,10 +183,12 @@ class _Answer:
         self._send = send
         self._headers = headers
         self.began = False
+        self.status = 0
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.began = True
+            self.status = message["status"]
             own = {name.lower() for name, _ in message.get("headers", [])}
             added = [pair for pair in self._headers if pair[0] not in own]
             message = {**message, "headers": [*message.get("headers", []), *added]}
