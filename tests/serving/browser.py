@@ -10,6 +10,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,24 @@ FLAGS = (
     "--disable-sync",
     "--remote-debugging-pipe",
 )
-KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowRight": 39, "ArrowLeft": 37, "ArrowDown": 40, "ArrowUp": 38}
-PATIENCE = 60.0
+START = """\
+import fcntl, os, sys
+# Chromium reads from 3 and writes to 4. What is there now must not be overwritten before it is copied.
+told, tells = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])
+os.dup2(told, 3)
+os.dup2(tells, 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+KEYS = {
+    "Enter": 13,
+    "Escape": 27,
+    "Tab": 9,
+    "ArrowRight": 39,
+    "ArrowLeft": 37,
+    "ArrowDown": 40,
+    "ArrowUp": 38,
+}
+PATIENCE = 20.0
 """Seconds: far more than anything takes, on a machine that does other things as well."""
 
 
@@ -46,9 +63,8 @@ class Browser:
     def __init__(self, program: str, profile: Path) -> None:
         told, self._commands = os.pipe()
         self._events, tells = os.pipe()
-        # Chromium reads from 3 and writes to 4; the pipes have whatever numbers were free.
-        script = f'exec "$0" "$@" 3<&{told} 4>&{tells}'
-        arguments = ["sh", "-c", script, program, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        flags = [*FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        arguments = [sys.executable, "-c", START, str(told), str(tells), program, *flags]
         self._process = subprocess.Popen(
             arguments, pass_fds=(told, tells), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -109,6 +125,7 @@ class Tab:
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
+        self._target = target
         attached = browser.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
         self.problems: list[str] = []
@@ -121,10 +138,19 @@ class Tab:
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         return self._browser.call(method, self._session, **parameters)
 
+    def close(self) -> None:
+        self._browser.call("Target.closeTarget", targetId=self._target)
+
     def look(self, width: int = 1280, height: int = 900, dark: bool = False, still: bool = True) -> None:
         """The window's size, the reader's choice of light or dark, and of movement."""
         phone = width < 600
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=phone,
+        )
         features = [
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
             {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"},
@@ -204,6 +230,8 @@ class Tab:
     def settle(self) -> None:
         """Takes note of what the page has reported so far."""
         for event in self._browser.events():
+            if event.get("sessionId") != self._session:
+                continue
             details = event.get("params", {})
             match event.get("method"):
                 case "Runtime.exceptionThrown":

@@ -6,15 +6,15 @@ import { opening } from "../../../src/retro/serving/page/suggestions.js";
 import { codeWords, oneLine, pieces } from "../../../src/retro/serving/page/visible.js";
 
 test("characters that are not seen, or turn the text around, become visible", () => {
-  const text = "a\u202eb\u0000\u200bc\ufeff\u{e0041}\ud800d";
+  const text = "a\u202eb\r\u0000\u200bc\ufeff\u{e0041}\ud800d";
   const found = pieces(text).filter((piece) => piece.code !== undefined);
-  assert.deepEqual(found.map((piece) => piece.code), [0x202e, 0, 0x200b, 0xfeff, 0xe0041, 0xd800]);
+  assert.deepEqual(found.map((piece) => piece.code), [0x202e, 0xd, 0, 0x200b, 0xfeff, 0xe0041, 0xd800]);
   assert.equal(pieces(text).map((piece) => piece.text).join(""), text);
   assert.equal(codeWords(0x202e), "U+202E, right-to-left override");
 });
 
 test("what texts are made of stays as it is", () => {
-  const text = "tab\tline\nنص 文 👩‍👩‍👧 é می‌خواهم";
+  const text = "tab\tline\r\nنص 文 👩‍👩‍👧 é می‌خواهم";
   assert.deepEqual(pieces(text), [{ text }]);
 });
 

@@ -44,7 +44,7 @@ class Page {
     this.on = new Column(at("on"), "on", "With retrieval", (word, byKey) => this.#choose(word, byKey));
     this.evidence = new Evidence(at("evidence"), actions);
     this.datastore = new DatastoreView(at("datastore"), actions);
-    this.takenOut = new TakenOut(at("taken-out"), (documents) => this.#putBack(documents));
+    this.takenOut = new TakenOut(this.on.above, (documents) => this.#putBack(documents));
     this.sheet = new DocumentSheet(at("document"), actions);
     this.#listen();
   }
@@ -113,6 +113,7 @@ class Page {
     this.takenOut.show(this.state.exclude);
     this.#say("Writing.");
     this.asking.ask(state, this.#retrieves).then(() => this.#finished());
+    at("stop").hidden = false;
     this.#redraw("on");
     this.#redraw("off");
   }
@@ -131,7 +132,7 @@ class Page {
   }
 
   #use(text) {
-    at("prompt").value = text;
+    this.settings.writePrompt(text);
     this.#askFields();
   }
 
@@ -189,7 +190,7 @@ class Page {
       if (this.chosen) this.#choose(this.on.words[this.chosen.number] ?? null);
       else this.evidence.showAll(on);
     } else {
-      this.evidence.showNothing(on?.state === "failed" ? "None." : "It comes with the text.");
+      this.evidence.showReads(on);
     }
   }
 
@@ -277,7 +278,7 @@ class Page {
 
   /** A citation leads to `/sources/…?at=…`: this page, with that document open. */
   #openFromAddress() {
-    const found = /^\/sources\/([^/]+)$/u.exec(location.pathname);
+    const found = /^\/sources\/(.+)$/u.exec(location.pathname);
     if (!found) return;
     const place = new URLSearchParams(location.search).get("at");
     this.sheet.open(decodeURIComponent(found[1]), place ?? undefined);

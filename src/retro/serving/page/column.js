@@ -6,7 +6,9 @@ import { bitsWords, gainClass } from "./levels.js";
 import { readWords, runsAt } from "./reading.js";
 import { appendVisible, oneLine } from "./visible.js";
 
-const PROMPT_SHOWN = 240;
+const NARROW = matchMedia("(max-width: 760px)");
+const PROMPT_SHOWN = 120;
+const UNDER_WAY = { asking: "asking …", writing: "writing …", measuring: "measuring what was worth what …" };
 const FINISHED = { length: "", stop: "the text ended by itself" };
 
 export class Column {
@@ -19,12 +21,17 @@ export class Column {
     this.words = [];
     this.marks = new Map();
     this.downloads = "";
+    this.head = element("header", { class: "head" });
+    /** What stands between the title and the text, and is not drawn again with it. */
+    this.above = element("div", { class: "above" });
+    this.body = element("div");
+    root.replaceChildren(this.head, this.above, this.body);
     root.addEventListener("keydown", (event) => this.#move(event));
   }
 
   /** Nothing to show yet, or never: says why. */
   showReason(...children) {
-    this.#replace([this.#head(""), element("div", { class: "reason quiet" }, ...children)]);
+    this.#replace("", element("div", { class: "reason quiet" }, ...children));
   }
 
   /** `reference` is the answer that changes are marked against, if any; `again` asks once more. */
@@ -40,23 +47,37 @@ export class Column {
     else this.#appendWords(body, this.words);
     if (answer.state === "writing") body.append(element("span", { class: "caret", "aria-hidden": "true" }));
     this.#firstStop();
-    const about = compared ? [changedWords(compared)] : [];
-    const stood = state(answer, again);
-    this.#replace([this.#head(summary(answer), answer), ...about, ...stood, body, ...notes]);
+    const about = compared ? [this.#changed(compared)] : [];
+    this.#replace(this.#meta(answer), ...about, ...trouble(answer, again), body, ...notes);
   }
 
-  #replace(children) {
+  #replace(meta, ...children) {
+    this.head.replaceChildren(element("h2", { id: `${this.name}-title` }, this.title), meta);
     // What had the focus is made anew; the place is kept.
-    const focused = this.root.contains(document.activeElement) ? document.activeElement.dataset.word : undefined;
-    this.root.replaceChildren(...children);
+    const focused = this.body.contains(document.activeElement) ? document.activeElement.dataset.word : undefined;
+    this.body.replaceChildren(...children);
     if (focused !== undefined) this.marks.get(Number(focused))?.focus({ preventScroll: true });
   }
 
-  #head(meta, answer = null) {
-    const title = element("h2", { id: `${this.name}-title` }, this.title);
-    const parts = [title, element("span", { class: "meta quiet" }, meta)];
-    if (answer?.state === "done") parts.push(this.#download(answer));
-    return element("header", { class: "head" }, ...parts);
+  #meta(answer) {
+    const meta = element("span", { class: "meta quiet" }, ...summary(answer));
+    if (answer.state === "done") meta.append(" · ", this.#download(answer));
+    return meta;
+  }
+
+  #changed({ equal, removed, added }) {
+    if (equal) return notice("change", "Nothing changed: the same words were drawn.");
+    const only = button("", () => {
+      this.root.classList.toggle("only-new");
+      label();
+    }, { class: "plain" });
+    const label = () => {
+      only.textContent = this.root.classList.contains("only-new") ? "Show what is gone" : "Hide what is gone";
+    };
+    label();
+    return notice("change",
+      `Against the text before, ${counted(added, "word")} `, element("ins", {}, "new"),
+      ` and ${removed.toLocaleString("en")} `, element("del", {}, "gone"), ". ", only);
   }
 
   /** The answer as the server gave it, beside what was asked. */
@@ -84,7 +105,7 @@ export class Column {
       }
       if (old.length) {
         const text = old.map((place) => before[place]).join("");
-        body.append(space(text, "start"), appendVisible(element("del"), text.trim()));
+        body.append(space(text, "start"), appendVisible(element("del"), text.trim().replace(/[ \t\n]+/gu, " ")));
       }
       if (!words.length) continue;
       // The space before the first word is not part of what is marked.
@@ -121,8 +142,8 @@ export class Column {
       mark.append(appendVisible(element("span", { class: gainClass(token.saved) }), text));
     }
     this.marks.set(word.number, mark);
-    whole.append(space(word.text, "start"), mark, space(word.text, "end"));
-    return whole;
+    appendVisible(whole, space(word.text, "start")).append(mark);
+    return appendVisible(whole, space(word.text, "end"));
   }
 
   /** Shows which word is chosen, what part of the text read the same, and the runs that hold the word. */
@@ -137,7 +158,10 @@ export class Column {
       else mark.removeAttribute("aria-current");
       mark.classList.toggle("outside", chosen !== null && word.part !== chosen.part);
       mark.classList.toggle("shared", runs.some((run) => run.start < word.end && run.end > word.start));
-      if (here) this.#stopAt(mark);
+      if (!here) continue;
+      this.#stopAt(mark);
+      // On a telephone the evidence covers the lower half of the text.
+      if (NARROW.matches) mark.scrollIntoView({ block: "start" });
     }
   }
 
@@ -208,16 +232,15 @@ function promptNode(prompt) {
 }
 
 function summary(answer) {
+  if (answer.state === "measuring" && !answer.request.retro.retrieval) return [""];
+  if (answer.state !== "done") return [UNDER_WAY[answer.state] ?? ""];
   const tokens = answer.usage?.completion_tokens ?? answer.retro?.tokens?.length;
-  const parts = [tokens === undefined ? "" : counted(tokens, "token"), FINISHED[answer.finish] ?? ""];
-  if (answer.state === "asking") return "asking …";
-  if (answer.state === "writing") return "writing …";
-  if (answer.state === "measuring") return "measuring what each neighbour was worth …";
-  if (Number.isFinite(answer.retro?.bits)) parts.unshift(bitsWords(answer.retro.bits));
-  return answer.state === "done" ? parts.filter(Boolean).join(" · ") : "";
+  const rest = [tokens === undefined ? "" : counted(tokens, "token"), FINISHED[answer.finish] ?? ""].filter(Boolean);
+  if (!Number.isFinite(answer.retro?.bits)) return [rest.join(" · ")];
+  return [element("b", {}, bitsWords(answer.retro.bits)), ` · ${rest.join(" · ")}`];
 }
 
-function state(answer, again) {
+function trouble(answer, again) {
   const retry = again ? button("Ask again", again, { class: "plain" }) : "";
   if (answer.state === "busy") {
     const left = element("span", { "aria-hidden": "true" }, `in ${counted(answer.wait, "second")}`);
@@ -226,12 +249,4 @@ function state(answer, again) {
   if (answer.state === "failed") return [notice("bad", `${answer.error} `, retry)];
   if (answer.state === "stopped") return [notice("", "Stopped here. ", retry)];
   return [];
-}
-
-function changedWords({ equal, removed, added }) {
-  if (equal) return notice("change", "Nothing changed: the same words were drawn.");
-  return notice(
-    "change", `${counted(added, "word")} new, `, `${counted(removed, "word")} gone. `,
-    element("ins", {}, "New"), " and ", element("del", {}, "gone"), " against the text before.",
-  );
 }

@@ -3,10 +3,13 @@
 import { address, documentAddress, getJson } from "./api.js";
 import { button, counted, element, isPlainClick, jsonLink, named, notice } from "./elements.js";
 import { addForm } from "./adding.js";
-import { joined, neighbourCard, relabel, takeOutButton } from "./neighbour.js";
+import { foundCard, joined, relabel, takeOutButton } from "./neighbour.js";
 
 const PAGE = 20;
 const PASSAGES = 6;
+/** Characters that the server takes: a passage may be long, a part of a title is not. */
+const LONGEST_PASSAGE = 4096;
+const LONGEST_TITLE = 256;
 const NOTHING = "This server has no datastore: there is nothing to retrieve, to search or to add to.";
 
 export class DatastoreView {
@@ -52,16 +55,16 @@ export class DatastoreView {
 
   async search(words) {
     const sources = this.actions.state().sources;
-    const passages = { q: words, k: PASSAGES, source: sources };
-    const titles = { q: words, limit: PAGE, source: sources.length === 1 ? sources[0] : "" };
+    const passages = { q: cut(words, LONGEST_PASSAGE), k: PASSAGES, source: sources };
+    const titles = { q: cut(words, LONGEST_TITLE), limit: PAGE, source: sources.length === 1 ? sources[0] : "" };
     await this.#fill(async () => {
       const [found, documents] = await Promise.all([
         getJson(address("/search.json", passages)),
         getJson(address("/sources.json", titles)),
       ]);
-      const cards = found.results.map((neighbour) => neighbourCard(neighbour, this.actions));
+      const cards = found.results.map((neighbour) => foundCard(neighbour, this.actions));
       return [
-        heading(`Passages like it`, address("/search.json", passages)),
+        heading("Passages like it", address("/search.json", passages)),
         ...(cards.length ? cards : [element("p", { class: "quiet" }, "None found.")]),
         heading("In titles and ids", address("/sources.json", titles)),
         ...(documents.data.length ? this.#rows(documents) : [element("p", { class: "quiet" }, "None found.")]),
@@ -113,8 +116,12 @@ export class DatastoreView {
     return element("li", {},
       element("a", { href: documentAddress(row.document), onclick: open }, named(name)),
       element("span", { class: "origin" }, ...joined([named(row.source), counted(row.tokens, "token")])),
-      takeOutButton(row, this.actions));
+      takeOutButton(row, this.actions, ["Take out", "Put back"]));
   }
+}
+
+function cut(text, length) {
+  return Array.from(text).slice(0, length).join("");
 }
 
 function heading(text, json) {

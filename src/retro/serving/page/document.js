@@ -51,8 +51,8 @@ export class DocumentSheet {
     const actions = element("p", { class: "links" },
       takeOutButton(row, { ...this.actions, toggle: () => this.#toggle(row) }),
       element("a", { href: address }, "Link to this place"),
-      jsonLink(documentAddress(row.document, at, ".json"), name),
-      this.actions.writes() ? this.#deleteButton(row) : "");
+      this.actions.writes() ? this.#deleteButton(row) : "",
+      jsonLink(documentAddress(row.document, at, ".json"), name));
     this.dialog.replaceChildren(
       element("header", {}, element("h2", { id: "document-title", tabIndex: -1 }, named(name)), this.#close()),
       element("p", { class: "origin" }, ...joined(facts)),
@@ -79,9 +79,14 @@ export class DocumentSheet {
       return null;
     }
     const place = element("span", { class: "place" });
-    appendShared(place, cut(row.marked_start, row.marked_end), neighbour);
+    const rest = cut(row.marked_start);
+    // What was read is the chunk with its continuation; elsewhere only the chunk is known.
+    const isRead = neighbour !== null && rest.startsWith(neighbour.text);
+    const read = isRead ? neighbour.text : cut(row.marked_start, row.marked_end);
+    if (isRead) appendShared(place, neighbour);
+    else appendVisible(place, read);
     text.append(place);
-    appendVisible(text, cut(row.marked_end));
+    appendVisible(text, rest.slice(read.length));
     return place;
   }
 
@@ -133,14 +138,11 @@ export class DocumentSheet {
   }
 }
 
-/** The place that was read, with the runs that it shares with the answer where the texts are the same. */
-function appendShared(place, text, neighbour) {
-  const own = neighbour ? Array.from(neighbour.text).slice(0, neighbour.continuation).join("") : "";
-  if (!neighbour || own !== text) return appendVisible(place, text);
-  for (const stretch of stretches(neighbour).filter((one) => !one.continuation)) {
+/** What was read, with the runs that it shares with the answer. */
+function appendShared(place, neighbour) {
+  for (const stretch of stretches(neighbour)) {
     const shade = stretch.run ? runClass(stretch.run.tokens) : "";
     if (shade) place.append(appendVisible(element("mark", { class: shade }), stretch.text));
     else appendVisible(place, stretch.text);
   }
-  return place;
 }

@@ -25,6 +25,19 @@ export class Evidence {
     this.#replace(false, heading("Evidence"), element("div", { class: "quiet" }, ...children));
   }
 
+  /** What is being read while the text is written: the neighbours of each part, as they are found. */
+  showReads({ reads, state }) {
+    // The same is not drawn again with every token.
+    if (reads.length && reads.length === this.reads && this.root.querySelector(".reads")) return;
+    this.reads = reads.length;
+    if (!reads.length) {
+      this.showNothing(state === "failed" ? "None." : "Nothing is read yet.");
+      return;
+    }
+    const lists = reads.map((read, part) => element("li", {}, `Part ${part + 1} reads `, ...reading(read.neighbours), "."));
+    this.#replace(false, heading("Reading"), element("ol", { class: "reads" }, ...lists));
+  }
+
   /** Every document that the text read, by what it was worth. */
   showAll(answer) {
     const rows = documentsRead(answer.retro);
@@ -43,14 +56,15 @@ export class Evidence {
       this.actions.open(first.neighbour);
     };
     const href = documentAddress(row.document, first.neighbour.place?.start);
-    const parts = [named(row.source), ...(row.licence ? [named(row.licence)] : [])];
-    const places = row.places.map(({ part }) => button(`part ${part + 1}`, () => this.actions.choosePart(part), {
+    const facts = [named(row.source), ...(row.licence ? [named(row.licence)] : [])];
+    const parts = [...new Set(row.places.map(({ part }) => part))];
+    const places = parts.map((part) => button(`part ${part + 1}`, () => this.actions.choosePart(part), {
       class: "plain", "aria-label": `Part ${part + 1} of the text`,
     }));
     return element("article", { class: "neighbour row" },
-      element("h3", {}, element("a", { href, onclick: open }, named(row.title || row.id))),
-      element("p", { class: "origin" }, ...joined(parts), " · read by ", ...places.flatMap((one, index) => (index ? [", ", one] : [one]))),
-      element("p", { class: "worth" }, element("b", {}, bitsWords(row.bits))),
+      element("h3", {}, element("a", { href, onclick: open }, named(row.title || row.id)),
+        element("span", { class: "amount" }, bitsWords(row.bits))),
+      element("p", { class: "origin" }, ...joined(facts), " · read by ", ...places.flatMap((one, index) => (index ? [", ", one] : [one]))),
       element("p", { class: "links" }, takeOutButton(row, this.actions),
         jsonLink(documentAddress(row.document, undefined, ".json"), row.title || row.id)));
   }
@@ -86,6 +100,13 @@ export class Evidence {
 
 function heading(text) {
   return element("h2", { id: "evidence-title", tabIndex: -1 }, element("bdi", {}, text));
+}
+
+/** The titles of neighbours, with commas; one that stands there several times only once. */
+function reading(neighbours) {
+  const titles = [...new Set(neighbours.filter((one) => !one.deleted).map((one) => one.title || one.id))];
+  if (!titles.length) return ["nothing"];
+  return titles.flatMap((title, index) => [index ? ", " : "", named(title)]);
 }
 
 /** Why a word has read nothing. */

@@ -48,19 +48,22 @@ function origin(neighbour) {
 
 /** What it saved: a number, and its length as a bar beside those of the other neighbours. */
 function worth(neighbour, part, word) {
-  if (!Number.isFinite(neighbour.bits)) return [];
+  if (!part || !Number.isFinite(neighbour.bits)) return [];
   const most = Math.max(...part.neighbours.map((other) => Math.abs(other.bits ?? 0)), 1);
   const bar = element("span", { class: `bar ${neighbour.bits < 0 ? "loss" : "gain"}`, "aria-hidden": "true" });
   bar.style.setProperty("--share", Math.abs(neighbour.bits) / most);
-  const parts = [element("b", {}, bitsWords(neighbour.bits)), " on this part"];
+  const sum = element("p", { class: "worth" }, bar, element("span", {}, element("b", {}, bitsWords(neighbour.bits)), " on this part"));
+  const more = [];
   const own = word ? savedOnWord(neighbour, part, word) : undefined;
-  if (Number.isFinite(own)) {
-    parts.push(" · ", element("span", { class: gainClass(own) }, bitsWords(own)), " on this word");
-  }
-  if (Number.isFinite(neighbour.attention)) {
-    parts.push(` · ${Math.round(100 * neighbour.attention)} % of the attention`);
-  }
-  return [element("p", { class: "worth" }, bar, element("span", {}, ...parts))];
+  if (Number.isFinite(own)) more.push(element("span", { class: gainClass(own) }, `${bitsWords(own)} on this word`));
+  if (Number.isFinite(neighbour.attention)) more.push(`${Math.round(100 * neighbour.attention)} % of the attention`);
+  return [sum, ...(more.length ? [element("p", { class: "origin" }, ...joined(more))] : [])];
+}
+
+/** Only the passage itself: of what a search finds nothing is read. */
+export function foundCard(neighbour, actions) {
+  const text = Array.from(neighbour.text).slice(0, neighbour.continuation).join("");
+  return neighbourCard({ ...neighbour, text: text.trim(), continuation: 0, runs: [] }, actions);
 }
 
 /** [N ┃ F], with the runs that it shares with the answer, and those that hold the word set apart. */
@@ -80,7 +83,10 @@ function passage(neighbour, word) {
     }
     const mark = element("mark", { class: shade, title: `${stretch.run.tokens} tokens in common with the answer` });
     if (here.has(stretch.run)) mark.classList.add("here");
-    text.append(appendVisible(mark, stretch.text));
+    // White space at a run's ends has no colour.
+    const [, before, inner, after] = /^(\s*)(.*?)(\s*)$/su.exec(stretch.text);
+    appendVisible(text, before).append(inner ? appendVisible(mark, inner) : "");
+    appendVisible(text, after);
   }
   return text;
 }
@@ -104,8 +110,10 @@ function links(neighbour, actions) {
 }
 
 /** Takes a document out of what may be read, or puts it back. */
-export function takeOutButton(row, actions) {
-  const made = button("", () => actions.toggle(row), { class: "take", "data-document": row.document, "data-name": row.title || row.id });
+export function takeOutButton(row, actions, words = ["Take this source out", "Put it back"]) {
+  const made = button("", () => actions.toggle(row), { class: "take" });
+  const { document, title, id } = row;
+  Object.assign(made.dataset, { document, name: title || id, take: words[0], back: words[1] });
   label(made, actions);
   return made;
 }
@@ -116,9 +124,9 @@ export function relabel(root, actions) {
 }
 
 function label(made, actions) {
-  const { document, name } = made.dataset;
+  const { document, name, take, back } = made.dataset;
   const out = actions.isOut(document);
-  made.textContent = out ? "Put it back" : "Take this source out";
+  made.textContent = out ? back : take;
   made.setAttribute("aria-label", out ? `Put ${name} back` : `Take ${name} out`);
 }
 

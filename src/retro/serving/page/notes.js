@@ -15,7 +15,9 @@ export function retrievalNotes(answer) {
   if (answer.state !== "done" || !answer.retro) return [];
   const { notes, chunks, prompt_tokens: prompt, chunk_len: length } = answer.retro;
   const said = notes.map((text) => notice("", sentence(text)));
-  if (!chunks.length) return [...said, notice("", said.length ? LONGER : `${TOO_LATE} ${LONGER}`)];
+  const written = answer.usage?.completion_tokens ?? answer.retro.tokens?.length ?? 0;
+  if (!chunks.length && !said.length) said.push(notice("", TOO_LATE));
+  if (prompt + written < length) said.push(notice("", LONGER));
   if (said.length) return said;
   const late = chunks[0].first_token;
   if (late > 0) {

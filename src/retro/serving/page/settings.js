@@ -30,9 +30,13 @@ export class Settings {
     this.menu.hidden = info.sources.length < 2;
   }
 
-  write(state) {
-    this.prompt.value = state.prompt;
+  writePrompt(text) {
+    this.prompt.value = text;
     grow(this.prompt);
+  }
+
+  write(state) {
+    this.writePrompt(state.prompt);
     for (const [name, id] of Object.entries(NUMBERS)) document.getElementById(id).value = state[name] ?? "";
     document.getElementById("neighbours").placeholder = this.info?.num_neighbours ?? "";
     const names = this.info?.sources ?? [];

@@ -27,7 +27,7 @@ export async function showSuggestions(place, info, use) {
 async function begin(row, info, use) {
   const url = documentAddress(row.document, 0, ".json");
   const part = await getJson(`${url}&around=${2 * info.chunk_len}`);
-  use(opening(part.text, part.end - part.start, Math.ceil(CHUNKS * info.chunk_len)));
+  use(opening(part.text.replace(/^\s+/u, ""), part.end - part.start, Math.ceil(CHUNKS * info.chunk_len)));
 }
 
 /** About so many of the tokens of a text, up to the end of a word. */

@@ -5,16 +5,18 @@ import { button, element, named } from "./elements.js";
 
 export class TakenOut {
   /** `putBack(documents)` is called with those to be read again. */
-  constructor(root, putBack) {
-    this.root = root;
+  constructor(place, putBack) {
+    this.root = element("div", { id: "taken-out", hidden: true });
+    place.append(this.root);
     this.putBack = putBack;
     this.titles = new Map();
     this.documents = [];
   }
 
   /** Keeps a document's name: a link has only its hash. */
-  remember({ document, title, id }) {
-    if (title || id) this.titles.set(document, title || id);
+  remember({ document, title, id, source }) {
+    const name = title || id;
+    if (name) this.titles.set(document, source ? `${name} · ${source}` : name);
   }
 
   show(documents) {

@@ -3,11 +3,11 @@
 // A document may hold control characters, characters that turn the direction of the text around, and others
 // without width. They are shown as their code point in a small box instead of doing what they do.
 
-// Controls but for tab and line feed; soft hyphen; zero-width characters but for the two joiners, which
+// Controls but for tab, line feed and a carriage return before one; soft hyphen; zero-width characters but for the two joiners, which
 // scripts and emoji need; direction marks, embeddings and isolates; line and paragraph separators; byte
 // order mark; interlinear and tag characters; halves of a surrogate pair.
 const UNSEEN =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}\p{Surrogate}]/gu;
+  /\r(?!\n)|[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}\p{Surrogate}]/gu;
 
 const DIRECTIONS = {
   0x061c: "Arabic letter mark", 0x200e: "left-to-right mark", 0x200f: "right-to-left mark",
