@@ -43,6 +43,8 @@ def make_app(server: Server, key: str = "") -> App:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RetroError, _retro_error)
+    # The door writes it into the log.
+    app.add_exception_handler(Exception, _retro_error)
     app.include_router(routes_text.router(server))
     app.include_router(_about(server))
     app.include_router(routes_memory.router(server))

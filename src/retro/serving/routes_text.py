@@ -31,7 +31,9 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         504: "The answer took too long.",
     }.items()
 }
-STREAMED = {"text/event-stream": {"schema": {"type": "string"}}}
+EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+STREAMED = {"text/event-stream": {"schema": EVENT}}
+"""With `stream`: events whose `data` is JSON, and at the end `[DONE]`."""
 
 
 def router(server: Server) -> APIRouter:

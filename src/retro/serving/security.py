@@ -38,6 +38,8 @@ HEADERS = (
     (b"cache-control", b"no-store"),
 )
 METHODS = "GET, POST, DELETE, OPTIONS"
+THROWN_AWAY = 8 << 20
+"""Bytes beyond the limit that are read before a client is told."""
 WRITES = ("/documents",)
 """What changes the datastore."""
 
@@ -92,6 +94,8 @@ class Guard:
             await answer.send_problem(problem, self._challenge(problem))
         except Exception:
             LOG.exception("a request has met a fault")
+            if answer.ended:
+                return
             if answer.began:
                 raise
             problem = ProblemError(500, "something went wrong here; it is written in the server's log")
@@ -151,23 +155,24 @@ class Guard:
         if scope["path"].startswith(WRITES):
             # JSON spells a character in up to six.
             limit = max(limit, 6 * self.config.max_document + 4096)
-        told = headers.get(b"content-length", b"0")
-        if told.isdigit() and int(told) > limit:
-            raise ProblemError(413, f"the request has {int(told):,} bytes; expected at most {limit:,}")
         body = bytearray()
+        size = 0
         try:
             async with asyncio.timeout(self.config.idle_seconds):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise ProblemError(400, "the client has left")
-                    body += message.get("body", b"")
-                    if len(body) > limit:
-                        raise ProblemError(413, f"the request is larger than {limit:,} bytes")
-                    if not message.get("more_body"):
+                    size += len(message.get("body", b""))
+                    if size <= limit:
+                        body += message["body"]
+                    # A little more is read and thrown away, as a client that still sends hears nothing.
+                    if not message.get("more_body") or size > limit + THROWN_AWAY:
                         break
         except TimeoutError:
             raise ProblemError(408, "the request was not sent in time") from None
+        if size > limit:
+            raise ProblemError(413, f"the request is larger than {limit:,} bytes")
         kept: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def again() -> Message:
@@ -183,6 +188,7 @@ class _Answer:
         self._send = send
         self._headers = headers
         self.began = False
+        self.ended = False
         self.status = 0
 
     async def __call__(self, message: Message) -> None:
@@ -192,6 +198,8 @@ class _Answer:
             own = {name.lower() for name, _ in message.get("headers", [])}
             added = [pair for pair in self._headers if pair[0] not in own]
             message = {**message, "headers": [*message.get("headers", []), *added]}
+        elif message["type"] == "http.response.body":
+            self.ended = not message.get("more_body", False)
         await self._send(message)
 
     async def send_empty(self, status: int) -> None:

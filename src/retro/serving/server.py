@@ -16,6 +16,8 @@ from retro.serving.metrics import Metrics
 from retro.serving.problems import ProblemError, problem_of
 
 LOG = logging.getLogger("retro.serving")
+END = "<|end of document|>"
+"""What the token that closes a document is called where it must have a name."""
 
 
 class Server:
@@ -93,14 +95,16 @@ class Server:
         tokenizer, template = self.served.tokenizer, self.served.template
         return schema.TokenizerInfo(
             tokenizer_class=type(tokenizer).__name__,
-            # No text is encoded with it, so its text is only a name.
-            eos_token="<end>",
+            eos_token=END,
             bos_token=None,
             pad_token=None,
             chat_template=None if template is None else template.text,
         )
 
     def tokenize(self, text: str) -> list[int]:
+        # No text is ever encoded with the end of a document; whoever wants its number asks by this name.
+        if text == END:
+            return [self.served.tokenizer.end_id]
         try:
             return self.served.tokenizer.encode(text)
         except (RetroError, UnicodeEncodeError) as error:
