@@ -8,8 +8,9 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from retro.generation.batch import retrieve
 from retro.generation.sequence import Growing, Token
@@ -40,7 +41,7 @@ class Written:
     prompt_scores: PromptScores | None = None
 
     @property
-    def finish(self) -> str:
+    def finish(self) -> Literal["stop", "length"]:
         return "length" if self.sequence.sample.finish in ("length", None) else "stop"
 
 
@@ -60,22 +61,14 @@ class Answering:
         sequences = [sequence for group in asked.groups for sequence in group]
         self.answers = [Written(index, sequence) for index, sequence in enumerate(sequences)]
         self._events: asyncio.Queue[list[Event]] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def tell(events: list[Event]) -> None:
-            # Called by the engine's thread; a loop that has ended has nobody left to tell.
-            try:
-                loop.call_soon_threadsafe(self._events.put_nowait, events)
-            except RuntimeError:
-                self.job.cancelled = True
-
         before: dict[Any, Any] = {}
         if asked.scores_prompt:
             for number in range(len(asked.groups)):
                 before["prompt", number] = lambda number=number: self._score_prompt(number)
         self.job = Job(
             groups=asked.groups if asked.writes else [],
-            tell=tell,
+            tell=self._events.put_nowait,
+            is_followed=asked.stream,
             before=before,
             after=self._explain if asked.worth else None,
             seconds=seconds,
@@ -103,22 +96,23 @@ class Answering:
 
     # Events
 
-    async def events(self) -> AsyncIterator[Event | None]:
-        """Everything that happens, up to the end; None where nothing has happened for a while."""
+    async def events(self) -> AsyncIterator[list[Event]]:
+        """Everything that happens, up to the end; nothing where nothing has happened for a while."""
         while True:
-            try:
+            batch: list[Event] = []
+            with suppress(TimeoutError):
                 async with asyncio.timeout(KEEP_ALIVE):
                     batch = await self._events.get()
-            except TimeoutError:
-                yield None
-                continue
-            for event in batch:
-                if isinstance(event, Ended):
-                    if event.error is not None:
-                        raise event.error
-                    return
-                self._take(event)
-                yield event
+            while not self._events.empty():
+                batch = batch + self._events.get_nowait()
+            end = batch[-1] if batch else None
+            happened = [event for event in batch if not isinstance(event, Ended)]
+            if happened or end is None:
+                yield happened
+            if isinstance(end, Ended):
+                if end.error is not None:
+                    raise end.error
+                return
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Drew):
@@ -139,8 +133,9 @@ class Answering:
     # A whole answer
 
     async def answer(self) -> schema.Completion | schema.ChatCompletion:
-        async for _ in self.events():
-            pass
+        async for batch in self.events():
+            for event in batch:
+                self._take(event)
         return await asyncio.to_thread(self._whole)
 
     def _whole(self) -> schema.Completion | schema.ChatCompletion:
@@ -291,34 +286,40 @@ class Answering:
 
     # A stream
 
-    async def stream(self) -> AsyncIterator[Record | None]:
-        """The records of a stream, in order; None where nothing has happened for a while."""
+    async def stream(self) -> AsyncIterator[list[Record]]:
+        """The records of a stream, in order, as they come; none where nothing has happened for a while."""
         held: dict[int, list[Record]] = {}
         if self.asked.chat:
-            for answer in self.answers:
-                yield self._delta(answer, {"role": "assistant", "content": ""})
-        async for event in self.events():
-            if event is None:
-                yield None
-                continue
-            for index, record in self._told(event):
-                # With its log-probabilities, a prompt comes when it is scored; what was written waits.
-                if self.asked.scores_prompt and self.answers[index].prompt_scores is None:
-                    held.setdefault(index, []).append(record)
-                else:
-                    yield record
-            if isinstance(event, Scored) and isinstance(event.result, PromptScores):
-                for answer in self._of_prompt(event.key[1]):
-                    yield self._prompt_record(answer)
-                    for record in held.pop(answer.index, ()):
-                        yield record
+            yield [self._delta(answer, {"role": "assistant", "content": ""}) for answer in self.answers]
+        async for batch in self.events():
+            records = [record for event in batch for record in self._ready(event, held)]
+            if records or not batch:
+                yield records
         # Numbers and sources of all answers, when there is nothing more to come.
-        found = [await asyncio.to_thread(self.retrieved, answer) for answer in self.answers]
+        yield await asyncio.to_thread(self._end)
+
+    def _ready(self, event: Event, held: dict[int, list[Record]]) -> Iterator[Record]:
+        """What can be told now. With its log-probabilities, a prompt comes when it is scored; until then
+        what was written is held back."""
+        self._take(event)
+        for index, record in self._told(event):
+            if self.asked.scores_prompt and self.answers[index].prompt_scores is None:
+                held.setdefault(index, []).append(record)
+            else:
+                yield record
+        if isinstance(event, Scored) and isinstance(event.result, PromptScores):
+            for answer in self._of_prompt(event.key[1]):
+                yield self._prompt_record(answer)
+                yield from held.pop(answer.index, ())
+
+    def _end(self) -> list[Record]:
+        found = [self.retrieved(answer) for answer in self.answers]
         cited = sources([retrieved.chunks for retrieved in found])
-        for answer, retrieved in zip(self.answers, found, strict=True):
-            yield self._last(answer, retrieved, cited)
+        pairs = zip(self.answers, found, strict=True)
+        records = [self._last(answer, retrieved, cited) for answer, retrieved in pairs]
         if self.asked.usage:
-            yield {**self._head(), "choices": [], "usage": self.usage().model_dump()}
+            records.append({**self._head(), "choices": [], "usage": self.usage().model_dump()})
+        return records
 
     def _told(self, event: Event) -> Iterator[tuple[int, Record]]:
         """What a stream says about an event."""

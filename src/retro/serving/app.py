@@ -1,8 +1,9 @@
 """The application: all routes behind one door."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -13,6 +14,7 @@ from starlette.exceptions import HTTPException
 import retro
 from retro.errors import RetroError
 from retro.serving import routes_memory, routes_text, schema
+from retro.serving.engine import Told, tell_each
 from retro.serving.page_files import INDEX, page_files
 from retro.serving.problems import ProblemError, problem_of
 from retro.serving.routes_text import ERRORS
@@ -59,6 +61,14 @@ def make_app(server: Server, key: str = "") -> App:
 def _lifespan(server: Server) -> Any:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def deliver(told: Told) -> None:
+            # One call for all: each wakes the loop. A loop that has ended has nobody left to tell.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(tell_each, told)
+
+        server.engine.deliver = deliver
         server.engine.start()
         yield
         # What is under way has been waited for; see `running.py`.

@@ -23,6 +23,9 @@ PROMPT_TOKENS_AT_ONCE = 1 << 12
 """Tokens of prompts, padding included, that are read in one turn while others wait for their next token."""
 SMOOTHING = 0.9
 """How slowly the mean duration of a request follows the newest."""
+HOLD = 0.01
+"""Seconds for which tokens of a fast model are gathered before they are handed out together: every handing
+out costs the thread a wait for Python's lock."""
 LONGEST_WAIT = 60
 """Seconds that a client is told to wait at most."""
 
@@ -93,7 +96,9 @@ class Job:
 
     groups: Sequence[Sequence[Growing]]
     tell: Callable[[list[Event]], None]
-    """Takes what happened, in order; called by the engine's thread, and must not wait."""
+    """Takes what happened, in order, and must not wait."""
+    is_followed: bool = True
+    """Whether somebody reads along; otherwise everything is told at the end."""
     before: dict[Any, Callable[[], Scoring]] = field(default_factory=dict)
     after: Callable[[Growing], Scoring | None] | None = None
     seconds: float = 600.0
@@ -116,6 +121,15 @@ class Job:
     @property
     def prompt_len(self) -> int:
         return max((group[0].sample.prompt_len for group in self.groups), default=0)
+
+
+Told = list[tuple[Job, list[Event]]]
+
+
+def tell_each(told: Told) -> None:
+    """Tell everyone, in the engine's own thread."""
+    for job, events in told:
+        job.tell(events)
 
 
 @dataclass
@@ -144,12 +158,15 @@ class Engine:
         self.max_sequences = max_sequences
         self.max_waiting = max_waiting
         self.counts = Counts()
+        self.deliver: Callable[[Told], None] = tell_each
+        """How what happened gets from the engine's thread to those who asked; must not wait."""
         self._batch = RunningBatch(model, window, isolate=True)
         self._jobs: dict[int, Job] = {}
         """Those that are under way, by the ids of their sequences."""
         self._waiting: deque[Job] = deque()
         self._scoring: deque[tuple[Job, Any, Scoring]] = deque()
         self._told: dict[int, tuple[Job, list[Event]]] = {}
+        self._handed_out = 0.0
         self._mean_seconds = 1.0
         self._alone = False
         """Whether the model bears no sequences of other lengths beside its own, found out by trying."""
@@ -390,7 +407,19 @@ class Engine:
         self._told.setdefault(id(job), (job, []))[1].append(event)
 
     def _hand_out(self) -> None:
-        told, self._told = self._told, {}
-        for job, events in told.values():
-            if not job.cancelled:
-                job.tell(events)
+        """Tell what happened, unless it was told just now and nobody waits for it."""
+        now = time.monotonic()
+        recent = now - self._handed_out < HOLD
+        due, kept = [], {}
+        for number, (job, events) in self._told.items():
+            # The first token and the end are told at once.
+            begins = any(isinstance(event, Began) for event in events)
+            if isinstance(events[-1], Ended) or (job.is_followed and (begins or not recent)):
+                due.append((job, events))
+            else:
+                kept[number] = (job, events)
+        self._told = kept
+        due = [(job, events) for job, events in due if not job.cancelled]
+        if due:
+            self._handed_out = now
+            self.deliver(due)

@@ -9,6 +9,7 @@ from retro.serving.memory import UNREADABLE, GoneError
 
 PATHS = re.compile(r"(?<![\w/])(?:[A-Za-z]:)?(?:[/\\][\w.@%+~-]+){2,}")
 """What looks like the name of a file on this machine."""
+FAULT = "something went wrong here; it is written in the server's log"
 KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -66,7 +67,7 @@ def problem_of(error: Exception, param: str | None = None) -> ProblemError:
         return ProblemError(503, message, code="datastore_unavailable", wait=5)
     if isinstance(error, RetroError):
         return ProblemError(400, without_paths(str(error)), param)
-    return ProblemError(500, "something went wrong here; it is written in the server's log")
+    return ProblemError(500, FAULT)
 
 
 def without_paths(message: str) -> str:

@@ -129,8 +129,8 @@ async def _left(receive: Callable[[], Awaitable[Any]]) -> None:
 async def _lines(server: Server, answering: Answering) -> AsyncIterator[bytes]:
     """The lines of a stream of events."""
     try:
-        async for record in answering.stream():
-            yield b": keep-alive\n\n" if record is None else _line(record)
+        async for records in answering.stream():
+            yield b"".join(map(_line, records)) or b": keep-alive\n\n"
     except Exception as error:  # noqa: BLE001 — the stream has begun: all that can be done is to say so
         problem = problem_of(error)
         server.note(error, problem)

@@ -26,13 +26,11 @@ def protocol(idle_seconds: float) -> type[asyncio.Protocol]:
             super().connection_made(transport)
             self._wait()
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            # Half a head: the clock goes on, however slowly the rest drips in.
-
         def on_message_begin(self) -> None:
             super().on_message_begin()
-            self.scope["extensions"] = {"retro.abort": self.transport.abort}
+            # A stream whose reader does not read cuts the connection by this.
+            extensions: Any = {"retro.abort": self.transport.abort}
+            self.scope["extensions"] = extensions
 
         def on_headers_complete(self) -> None:
             self._calm()
@@ -49,6 +47,7 @@ def protocol(idle_seconds: float) -> type[asyncio.Protocol]:
 
         def _wait(self) -> None:
             self._calm()
+            # Until a head is whole, however slowly it drips in.
             self._patience = self.loop.call_later(idle_seconds, self._lose_patience)
 
         def _calm(self) -> None:

@@ -87,7 +87,7 @@ class Sampling(Strict):
     """Not OpenAI's: above 1, tokens of prompt and answer become less likely."""
     min_tokens: int | None = Field(None, ge=0, le=1 << 20)
     """Not OpenAI's: nothing ends an answer before it has this many tokens."""
-    retro: RetroOptions = Field(default_factory=RetroOptions)
+    retro: RetroOptions = RetroOptions()
 
 
 class CompletionRequest(Sampling):

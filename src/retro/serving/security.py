@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from retro.config.serve import LOOPBACK, ServeConfig
-from retro.serving.problems import ProblemError
+from retro.serving.problems import FAULT, ProblemError
 
 LOG = logging.getLogger("retro.serving")
 POLICY = "; ".join(
@@ -98,8 +98,7 @@ class Guard:
                 return
             if answer.began:
                 raise
-            problem = ProblemError(500, "something went wrong here; it is written in the server's log")
-            await answer.send_problem(problem)
+            await answer.send_problem(ProblemError(500, FAULT))
         finally:
             # By the route's pattern: names of documents would make as many numbers as there are documents.
             self._count(getattr(scope.get("route"), "path", "none"), answer.status)

@@ -6,6 +6,7 @@ import time
 import retro
 from retro.config.serve import ServeConfig
 from retro.errors import RetroError
+from retro.retrieval.datastore.listing import SourceSize
 from retro.serving import schema
 from retro.serving.answering import Answering
 from retro.serving.asking import Asker, Served
@@ -58,12 +59,16 @@ class Server:
         return schema.Model(id=self.served.name, created=self.served.created, owned_by="retro")
 
     def health(self) -> schema.Health:
-        state = "stopping" if self.engine.is_stopping else "ok"
-        return schema.Health(status=state, running=self.engine.running, waiting=self.engine.waiting)
+        return schema.Health(
+            status="stopping" if self.engine.is_stopping else "ok",
+            running=self.engine.running,
+            waiting=self.engine.waiting,
+        )
 
     def info(self) -> schema.Info:
         config, facts = self.config, self.served.sampler.model.facts
-        version, sizes = None, []
+        version: int | None = None
+        sizes: list[SourceSize] = []
         if self.served.memory is not None:
             version, sizes = self.served.memory.sources()
         return schema.Info(
