@@ -190,12 +190,14 @@ class Tab:
     def texts(self, selector: str) -> list[str]:
         return self.ask(f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.innerText)")
 
-    def click(self, selector: str) -> None:
-        """A click in the middle of an element, wherever that is after scrolling to it."""
-        self.wait(f"document.querySelector({json.dumps(selector)}) !== null")
+    def click(self, selector: str, text: str = "") -> None:
+        """A click in the middle of an element, the first that has this text, after scrolling to it."""
+        matching = f"""[...document.querySelectorAll({json.dumps(selector)})]
+            .find((one) => one.innerText.includes({json.dumps(text)}))"""
+        self.wait(f"{matching} !== undefined")
         place = self.ask(
             f"""(() => {{
-            const found = document.querySelector({json.dumps(selector)});
+            const found = {matching};
             found.scrollIntoView({{ block: "center" }});
             const box = found.getClientRects()[0];
             return [box.left + box.width / 2, box.top + box.height / 2];

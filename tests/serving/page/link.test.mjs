@@ -41,7 +41,12 @@ test("a request without retrieval does not depend on what would be read", () => 
 test("a request with retrieval asks for everything that the page shows", () => {
   const { retro, ...sampling } = requestOf(FULL, true);
   assert.deepEqual(retro, {
-    retrieval: true, num_neighbours: 3, sources: FULL.sources, exclude: FULL.exclude, worth: true, explain: true,
+    retrieval: true,
+    num_neighbours: 3,
+    sources: FULL.sources,
+    exclude: FULL.exclude,
+    worth: true,
+    explain: true,
   });
   assert.deepEqual(sampling, { prompt: FULL.prompt, max_tokens: 64, temperature: 0, top_p: 0.5, seed: 7 });
   assert.ok(!("num_neighbours" in requestOf({ ...FULL, neighbours: null }, true).retro));

@@ -3,14 +3,17 @@ import { test } from "node:test";
 
 import { EventParser, events } from "../../../src/retro/serving/page/sse.js";
 
-const STREAM = ': keep-alive\n\ndata: {"text": "naïve 🙂"}\n\ndata: two\ndata: lines\n\nevent: other\ndata: x\r\n\r\ndata: [DONE]\n\n';
+const STREAM =
+  ': keep-alive\n\ndata: {"text": "naïve 🙂"}\n\ndata: two\ndata: lines\n\n' +
+  "event: other\ndata: x\r\n\r\ndata: [DONE]\n\n";
 const EXPECTED = ['{"text": "naïve 🙂"}', "two\nlines", "x", "[DONE]"];
 
 test("events come whole, wherever the text is cut", () => {
   for (let size = 1; size <= STREAM.length; size++) {
     const parser = new EventParser();
     const found = [];
-    for (let start = 0; start < STREAM.length; start += size) found.push(...parser.push(STREAM.slice(start, start + size)));
+    for (let start = 0; start < STREAM.length; start += size)
+      found.push(...parser.push(STREAM.slice(start, start + size)));
     assert.deepEqual(found, EXPECTED, `pieces of ${size}`);
   }
 });
@@ -20,7 +23,8 @@ test("events come whole, wherever the bytes are cut", async () => {
   for (const size of [1, 2, 3, 7]) {
     const stream = new ReadableStream({
       start(controller) {
-        for (let start = 0; start < bytes.length; start += size) controller.enqueue(bytes.slice(start, start + size));
+        for (let start = 0; start < bytes.length; start += size)
+          controller.enqueue(bytes.slice(start, start + size));
         controller.close();
       },
     });

@@ -1,7 +1,7 @@
 // Adding a document: pasted, dropped or chosen; then the same is asked again, and may be written otherwise.
 
 import { change } from "./api.js";
-import { button, element, named, notice } from "./elements.js";
+import { button, counted, element, named, notice } from "./elements.js";
 
 const KEY = "retro-key";
 const REFUSED = "The key was refused. It is the one that the server was started with.";
@@ -27,10 +27,16 @@ function storeKey(key) {
 /** The form; `actions.changed()` is told of a new version, `actions.askAgain()` asks the same once more. */
 export function addForm(info, actions) {
   const title = element("h3", { class: "kind" }, "Add a document");
-  if (!info.writes) return element("div", { class: "adding" }, title, element("p", { class: "quiet" }, CLOSED));
+  if (!info.writes)
+    return element("div", { class: "adding" }, title, element("p", { class: "quiet" }, CLOSED));
   const fields = {
     title: element("input", { id: "add-title", type: "text", maxLength: 1024, dir: "auto" }),
-    text: element("textarea", { id: "add-text", rows: 7, dir: "auto", placeholder: "Paste a text, or drop a file here" }),
+    text: element("textarea", {
+      id: "add-text",
+      rows: 7,
+      dir: "auto",
+      placeholder: "Paste a text, or drop a file here",
+    }),
     source: element("input", { id: "add-source", type: "text", maxLength: 256, value: "added" }),
     key: element("input", { id: "add-key", type: "password", autocomplete: "off", value: storedKey() }),
   };
@@ -38,14 +44,17 @@ export function addForm(info, actions) {
   const outcome = element("div", { class: "outcome", role: "status" });
   const take = (chosen) => takeFile(chosen, fields, info.limits.document_bytes, outcome);
   file.addEventListener("change", () => file.files.length && take(file.files[0]));
-  const form = element("form", { class: "adding", onsubmit: (event) => submit(event, fields, outcome, actions) },
+  const form = element(
+    "form",
+    { class: "adding", onsubmit: (event) => submit(event, fields, outcome, actions) },
     title,
     labelled("Title", fields.title),
     labelled("Text", fields.text),
     element("p", { class: "file" }, file, element("label", { for: "add-file" }, "Choose a file")),
     element("div", { class: "pair" }, labelled("Source", fields.source), labelled("Key", fields.key)),
     element("p", { class: "links" }, element("button", { type: "submit" }, "Add")),
-    outcome);
+    outcome,
+  );
   acceptDrops(form, take);
   return form;
 }
@@ -70,7 +79,12 @@ function acceptDrops(form, take) {
 
 async function takeFile(file, fields, most, outcome) {
   if (file.size > most) {
-    outcome.replaceChildren(notice("bad", `The file has ${file.size.toLocaleString("en")} bytes; at most ${most.toLocaleString("en")} are taken.`));
+    outcome.replaceChildren(
+      notice(
+        "bad",
+        `The file has ${counted(file.size, "byte")}; at most ${most.toLocaleString("en")} are taken.`,
+      ),
+    );
     return;
   }
   try {
@@ -109,10 +123,19 @@ async function submit(event, fields, outcome, actions) {
 /** The form was made anew with the datastore; its last line says what happened. */
 function announce(added, actions) {
   const outcome = document.querySelector(".adding .outcome");
-  const again = button("Ask again with it", () => actions.askAgain(), { class: "primary", id: "ask-with-it" });
+  const again = button("Ask again with it", () => actions.askAgain(), {
+    class: "primary",
+    id: "ask-with-it",
+  });
   const undo = button("Read it", () => actions.openDocument(added), { class: "plain" });
   outcome?.replaceChildren(
-    notice("good", "Added to ", named(added.source), `; the datastore is at version ${added.version}.`),
-    element("p", { class: "links" }, again, undo));
+    notice(
+      "good",
+      "Added to the source ",
+      named(added.source),
+      `; the datastore is at version ${added.version}.`,
+    ),
+    element("p", { class: "links" }, again, undo),
+  );
   again.focus();
 }

@@ -53,7 +53,8 @@ export async function ask(answer, changed, signal) {
       answer.state = "done";
     } catch (error) {
       if (signal.aborted) answer.state = "stopped";
-      else if (error.status === 429 && attempt < ATTEMPTS) await waitFor(answer, error.wait ?? 2, changed, signal);
+      else if (error.status === 429 && attempt < ATTEMPTS)
+        await waitFor(answer, error.wait ?? 2, changed, signal);
       else fail(answer, error);
     }
   }
@@ -68,7 +69,11 @@ function fail(answer, error) {
 
 async function waitFor(answer, seconds, changed, signal) {
   answer.state = "busy";
-  for (let left = Math.min(LONGEST_WAIT, Math.max(1, Math.ceil(seconds))); left > 0 && !signal.aborted; left--) {
+  for (
+    let left = Math.min(LONGEST_WAIT, Math.max(1, Math.ceil(seconds)));
+    left > 0 && !signal.aborted;
+    left--
+  ) {
     answer.wait = left;
     changed(answer);
     await new Promise((resolve) => setTimeout(resolve, 1000));

@@ -53,7 +53,13 @@ class Page {
     try {
       this.info = await getJson("/info.json");
     } catch (error) {
-      at("trouble").replaceChildren(notice("bad", `${error.message} `, button("Try again", () => location.reload())));
+      at("trouble").replaceChildren(
+        notice(
+          "bad",
+          `${error.message} `,
+          button("Try again", () => location.reload()),
+        ),
+      );
       return;
     }
     this.settings.allow(this.info);
@@ -90,11 +96,19 @@ class Page {
       this.on.showReason("This model does not retrieve: it was trained without neighbours.");
       this.evidence.showNothing("There is none without retrieval.");
     } else if (!this.info.has_datastore) {
-      this.on.showReason("This server has no datastore, so there is nothing to retrieve. Start it with --datastore to see the difference.");
+      this.on.showReason(
+        "This server has no datastore, so there is nothing to retrieve. ",
+        "Start it with --datastore to see the difference.",
+      );
       this.evidence.showNothing("There is none without a datastore.");
     } else {
-      this.on.showReason("Written while reading what the datastore holds, each word coloured by what that was worth.");
-      this.evidence.showNothing("Choose a word, and here is what it has read. Take a source out, and see what the text was without it.");
+      this.on.showReason(
+        "Written while reading what the datastore holds, each word coloured by what that was worth.",
+      );
+      this.evidence.showNothing(
+        "Choose a word, and here is what it has read. ",
+        "Take a source out, and see what the text is without it.",
+      );
     }
   }
 
@@ -175,13 +189,17 @@ class Page {
     const shared = { prompt: this.state.prompt, again: () => this.#ask() };
     if (names.has("off") && off) this.off.show(off, shared);
     if ((names.has("on") || names.has("reference")) && on) {
-      const notes = [...retrievalNotes(on), ...copyNotices(on, (row) => this.sheet.open(row.document, placeOf(row)))];
+      const notes = [
+        ...retrievalNotes(on),
+        ...copyNotices(on, (row) => this.sheet.open(row.document, placeOf(row))),
+      ];
       const ready = reference?.state === "done" ? reference : null;
       this.on.show(on, { ...shared, reference: ready, notes });
       this.#remember(on);
       this.#drawEvidence();
     }
-    if (this.asking.isUnderWay() && on?.state === "busy") this.#say("The server is busy; the page asks again by itself.");
+    if (this.asking.isUnderWay() && on?.state === "busy")
+      this.#say("The server is busy; the page asks again by itself.");
   }
 
   #drawEvidence() {
@@ -224,7 +242,8 @@ class Page {
   // Sources
 
   #remember(answer) {
-    for (const chunk of answer.retro?.chunks ?? []) chunk.neighbours.forEach((one) => this.takenOut.remember(one));
+    for (const chunk of answer.retro?.chunks ?? [])
+      chunk.neighbours.forEach((one) => this.takenOut.remember(one));
   }
 
   #toggle(row) {
@@ -238,7 +257,10 @@ class Page {
   }
 
   #putBack(documents) {
-    this.#exclude(this.state.exclude.filter((document) => !documents.includes(document)), "Put back.");
+    this.#exclude(
+      this.state.exclude.filter((document) => !documents.includes(document)),
+      "Put back.",
+    );
   }
 
   /** The same request with other documents taken out, written again. */
@@ -267,6 +289,7 @@ class Page {
     this.#say(`${row.title || row.id} is deleted.`);
     await this.#datastoreChanged();
     // What was written from it must not stay on the page.
+    this.asking.forget();
     if (this.state.prompt && this.asking.on) this.#ask();
   }
 
@@ -341,7 +364,8 @@ class Page {
   /** A telephone shows one column at a time. */
   #showColumn(name) {
     at("columns").dataset.shown = name;
-    for (const other of ["on", "off"]) at(`show-${other}`).setAttribute("aria-pressed", String(other === name));
+    for (const other of ["on", "off"])
+      at(`show-${other}`).setAttribute("aria-pressed", String(other === name));
   }
 
   /** Back and forward in the browser's history. */
@@ -366,8 +390,11 @@ function showLegend(info) {
   if (!info.retrieves || !info.has_datastore) return;
   const boxes = gainLegend().map(([name, label]) => element("mark", { class: name }, label));
   at("legend").replaceChildren(
-    element("span", {}, "Bits that retrieval saved on a token:"), ...boxes,
-    element("span", { class: "gap" }, "In neighbours:"), element("mark", { class: "o5" }, "shared with the text"));
+    element("span", {}, "Bits that retrieval saved on a token:"),
+    ...boxes,
+    element("span", { class: "gap" }, "In neighbours:"),
+    element("mark", { class: "o5" }, "shared with the text"),
+  );
 }
 
 new Page().start();

@@ -35,7 +35,7 @@ export class Asking {
     return Promise.all(work);
   }
 
-  /** Changes are marked as long as only what is read changes; with another prompt, seed or choice all is new. */
+  /** Changes are marked while only what is read changes; with another prompt, seed or choice all is new. */
   #forgetReference(state) {
     const { prompt, seed, temperature, topP, tokens } = state;
     const drawn = JSON.stringify([prompt, seed, temperature, topP, tokens]);
@@ -50,9 +50,9 @@ export class Asking {
     return ask(answer, () => this[name] === answer && this.changed(name), this.controller.signal);
   }
 
-  /** From now on, changes are marked against the text that is there. */
-  compareFromHere() {
-    this.reference = this.on;
+  /** Nothing of the texts so far stays, not even as what is gone. */
+  forget() {
+    this.reference = null;
   }
 
   stop() {

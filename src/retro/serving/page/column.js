@@ -5,10 +5,15 @@ import { changes, diff } from "./diff.js";
 import { bitsWords, gainClass } from "./levels.js";
 import { readWords, runsAt } from "./reading.js";
 import { appendVisible, oneLine } from "./visible.js";
+import { towards } from "./walking.js";
 
 const NARROW = matchMedia("(max-width: 760px)");
 const PROMPT_SHOWN = 120;
-const UNDER_WAY = { asking: "asking …", writing: "writing …", measuring: "measuring what was worth what …" };
+const UNDER_WAY = {
+  asking: "asking …",
+  writing: "writing …",
+  measuring: "measuring what each neighbour was worth …",
+};
 const FINISHED = { length: "", stop: "the text ended by itself" };
 
 export class Column {
@@ -54,7 +59,9 @@ export class Column {
   #replace(meta, ...children) {
     this.head.replaceChildren(element("h2", { id: `${this.name}-title` }, this.title), meta);
     // What had the focus is made anew; the place is kept.
-    const focused = this.body.contains(document.activeElement) ? document.activeElement.dataset.word : undefined;
+    const focused = this.body.contains(document.activeElement)
+      ? document.activeElement.dataset.word
+      : undefined;
     this.body.replaceChildren(...children);
     if (focused !== undefined) this.marks.get(Number(focused))?.focus({ preventScroll: true });
   }
@@ -67,17 +74,27 @@ export class Column {
 
   #changed({ equal, removed, added }) {
     if (equal) return notice("change", "Nothing changed: the same words were drawn.");
-    const only = button("", () => {
-      this.root.classList.toggle("only-new");
-      label();
-    }, { class: "plain" });
+    const only = button(
+      "",
+      () => {
+        this.root.classList.toggle("only-new");
+        label();
+      },
+      { class: "plain" },
+    );
     const label = () => {
       only.textContent = this.root.classList.contains("only-new") ? "Show what is gone" : "Hide what is gone";
     };
     label();
-    return notice("change",
-      `Against the text before, ${counted(added, "word")} `, element("ins", {}, "new"),
-      ` and ${removed.toLocaleString("en")} `, element("del", {}, "gone"), ". ", only);
+    return notice(
+      "change",
+      `Against the text before, ${counted(added, "word")} `,
+      element("ins", {}, "new"),
+      ` and ${removed.toLocaleString("en")} `,
+      element("del", {}, "gone"),
+      ". ",
+      only,
+    );
   }
 
   /** The answer as the server gave it, beside what was asked. */
@@ -91,9 +108,21 @@ export class Column {
 
   #compare(reference) {
     const before = readWords(reference).map((word) => word.text);
-    const runs = changes(diff(before, this.words.map((word) => word.text)));
-    const count = (kind) => runs.filter((run) => run.kind === "changed").reduce((sum, run) => sum + run[kind].length, 0);
-    return { runs, before, equal: runs.every((run) => run.kind === "same"), removed: count("before"), added: count("after") };
+    const runs = changes(
+      diff(
+        before,
+        this.words.map((word) => word.text),
+      ),
+    );
+    const count = (kind) =>
+      runs.filter((run) => run.kind === "changed").reduce((sum, run) => sum + run[kind].length, 0);
+    return {
+      runs,
+      before,
+      equal: runs.every((run) => run.kind === "same"),
+      removed: count("before"),
+      added: count("after"),
+    };
   }
 
   #appendChanges(body, { runs, before }) {
@@ -105,7 +134,10 @@ export class Column {
       }
       if (old.length) {
         const text = old.map((place) => before[place]).join("");
-        body.append(space(text, "start"), appendVisible(element("del"), text.trim().replace(/[ \t\n]+/gu, " ")));
+        body.append(
+          space(text, "start"),
+          appendVisible(element("del"), text.trim().replace(/[ \t\n]+/gu, " ")),
+        );
       }
       if (!words.length) continue;
       // The space before the first word is not part of what is marked.
@@ -116,7 +148,9 @@ export class Column {
 
   #appendWords(body, words, name = "") {
     for (const word of words) {
-      const made = this.chosen ? this.#word(word, name) : appendVisible(document.createDocumentFragment(), word.text);
+      const made = this.chosen
+        ? this.#word(word, name)
+        : appendVisible(document.createDocumentFragment(), word.text);
       body.append(made);
     }
   }
@@ -125,12 +159,13 @@ export class Column {
     const whole = document.createDocumentFragment();
     const inner = word.text.trim();
     if (inner === "") return appendVisible(whole, word.text);
+    const worth = Number.isFinite(word.bits) ? bitsWords(word.bits) : "nothing read";
     const mark = element("span", {
       class: `word ${name}`.trim(),
       role: "button",
       tabIndex: -1,
       "data-word": String(word.number),
-      "aria-label": `${oneLine(inner)}, ${Number.isFinite(word.bits) ? bitsWords(word.bits) : "no neighbours read"}`,
+      "aria-label": `${oneLine(inner)}, ${worth}`,
       onclick: () => this.chosen(word, false),
     });
     for (const [index, token] of word.tokens.entries()) {
@@ -157,7 +192,10 @@ export class Column {
       if (here) mark.setAttribute("aria-current", "true");
       else mark.removeAttribute("aria-current");
       mark.classList.toggle("outside", chosen !== null && word.part !== chosen.part);
-      mark.classList.toggle("shared", runs.some((run) => run.start < word.end && run.end > word.start));
+      mark.classList.toggle(
+        "shared",
+        runs.some((run) => run.start < word.end && run.end > word.start),
+      );
       if (!here) continue;
       this.#stopAt(mark);
       // On a telephone the evidence covers the lower half of the text.
@@ -184,7 +222,7 @@ export class Column {
       this.chosen(this.words[Number(mark.dataset.word)], true);
       return;
     }
-    const next = this.#towards(event.key, mark);
+    const next = towards(event.key, mark, [...this.marks.values()]);
     if (!next) return;
     event.preventDefault();
     this.#stopAt(next);
@@ -192,32 +230,6 @@ export class Column {
     // Once a word is chosen, the choice goes along.
     if (this.root.classList.contains("has-choice")) this.chosen(this.words[Number(next.dataset.word)], false);
   }
-
-  #towards(key, mark) {
-    const marks = [...this.marks.values()];
-    const place = marks.indexOf(mark);
-    if (key === "ArrowRight") return marks[place + 1];
-    if (key === "ArrowLeft") return marks[place - 1];
-    if (key === "Home") return marks[0];
-    if (key === "End") return marks.at(-1);
-    if (key === "ArrowDown") return nearest(mark, marks.slice(place + 1));
-    if (key === "ArrowUp") return nearest(mark, marks.slice(0, place).reverse());
-    return undefined;
-  }
-}
-
-/** Of words that follow in this direction, the one on the next line that stands closest to this one. */
-function nearest(mark, others) {
-  const { left, top, height } = mark.getBoundingClientRect();
-  let best;
-  for (const other of others) {
-    const there = other.getBoundingClientRect();
-    if (Math.abs(there.top - top) < height / 2) continue;
-    if (best && Math.abs(there.top - best.top) > height / 2) break;
-    const away = Math.abs(there.left - left);
-    if (!best || away < best.away) best = { mark: other, top: there.top, away };
-  }
-  return best?.mark;
 }
 
 function space(text, side) {
@@ -227,15 +239,25 @@ function space(text, side) {
 function promptNode(prompt) {
   const characters = Array.from(prompt);
   const cut = characters.length > PROMPT_SHOWN;
-  const tail = cut ? characters.slice(-PROMPT_SHOWN).join("").replace(/^\S*\s/u, "") : prompt;
-  return appendVisible(element("span", { class: "given", title: "The end of the prompt" }, cut ? "… " : ""), tail);
+  const tail = cut
+    ? characters
+        .slice(-PROMPT_SHOWN)
+        .join("")
+        .replace(/^\S*\s/u, "")
+    : prompt;
+  return appendVisible(
+    element("span", { class: "given", title: "The end of the prompt" }, cut ? "… " : ""),
+    tail,
+  );
 }
 
 function summary(answer) {
   if (answer.state === "measuring" && !answer.request.retro.retrieval) return [""];
   if (answer.state !== "done") return [UNDER_WAY[answer.state] ?? ""];
   const tokens = answer.usage?.completion_tokens ?? answer.retro?.tokens?.length;
-  const rest = [tokens === undefined ? "" : counted(tokens, "token"), FINISHED[answer.finish] ?? ""].filter(Boolean);
+  const rest = [tokens === undefined ? "" : counted(tokens, "token"), FINISHED[answer.finish] ?? ""].filter(
+    Boolean,
+  );
   if (!Number.isFinite(answer.retro?.bits)) return [rest.join(" · ")];
   return [element("b", {}, bitsWords(answer.retro.bits)), ` · ${rest.join(" · ")}`];
 }

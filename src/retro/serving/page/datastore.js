@@ -27,17 +27,26 @@ export class DatastoreView {
       return;
     }
     this.field = element("input", {
-      id: "search", type: "search", name: "q", dir: "auto", "aria-label": "Search the datastore",
+      id: "search",
+      type: "search",
+      name: "q",
+      dir: "auto",
+      "aria-label": "Search the datastore",
       placeholder: "Words of a title, or a text to find passages like it",
     });
     this.results = element("div", { class: "results" });
-    const form = element("form", { role: "search", class: "search", onsubmit: (event) => this.#submit(event) },
-      this.field, element("button", { type: "submit" }, "Search"));
+    const form = element(
+      "form",
+      { role: "search", class: "search", onsubmit: (event) => this.#submit(event) },
+      this.field,
+      element("button", { type: "submit" }, "Search"),
+    );
     const found = element("div", {}, form, this.results);
     const meta = element("span", { class: "meta quiet" }, totals(info));
     this.root.replaceChildren(
       element("header", { class: "head" }, title, meta, jsonLink("/sources.json", "The documents")),
-      element("div", { class: "halves" }, found, addForm(info, this.actions)));
+      element("div", { class: "halves" }, found, addForm(info, this.actions)),
+    );
     this.#list();
   }
 
@@ -56,7 +65,11 @@ export class DatastoreView {
   async search(words) {
     const sources = this.actions.state().sources;
     const passages = { q: cut(words, LONGEST_PASSAGE), k: PASSAGES, source: sources };
-    const titles = { q: cut(words, LONGEST_TITLE), limit: PAGE, source: sources.length === 1 ? sources[0] : "" };
+    const titles = {
+      q: cut(words, LONGEST_TITLE),
+      limit: PAGE,
+      source: sources.length === 1 ? sources[0] : "",
+    };
     await this.#fill(async () => {
       const [found, documents] = await Promise.all([
         getJson(address("/search.json", passages)),
@@ -67,7 +80,9 @@ export class DatastoreView {
         heading("Passages like it", address("/search.json", passages)),
         ...(cards.length ? cards : [element("p", { class: "quiet" }, "None found.")]),
         heading("In titles and ids", address("/sources.json", titles)),
-        ...(documents.data.length ? this.#rows(documents) : [element("p", { class: "quiet" }, "None found.")]),
+        ...(documents.data.length
+          ? this.#rows(documents)
+          : [element("p", { class: "quiet" }, "None found.")]),
       ];
     });
   }
@@ -76,7 +91,10 @@ export class DatastoreView {
     return this.#fill(async () => {
       const documents = await getJson(address("/sources.json", parameters));
       if (!documents.data.length) return [element("p", { class: "quiet" }, "The datastore is empty.")];
-      return [heading("Documents", address("/sources.json", parameters)), ...this.#rows(documents, parameters)];
+      return [
+        heading("Documents", address("/sources.json", parameters)),
+        ...this.#rows(documents, parameters),
+      ];
     });
   }
 
@@ -98,11 +116,17 @@ export class DatastoreView {
   #rows(documents, parameters = {}) {
     const list = element("ul", { class: "documents" }, ...documents.data.map((row) => this.#row(row)));
     if (!documents.next) return [list];
-    const more = button("More", async () => {
-      more.disabled = true;
-      const next = await getJson(address("/sources.json", { ...parameters, limit: PAGE, after: documents.next }));
-      more.replaceWith(...this.#rows(next, parameters));
-    }, { class: "plain more" });
+    const more = button(
+      "More",
+      async () => {
+        more.disabled = true;
+        const next = await getJson(
+          address("/sources.json", { ...parameters, limit: PAGE, after: documents.next }),
+        );
+        more.replaceWith(...this.#rows(next, parameters));
+      },
+      { class: "plain more" },
+    );
     return [list, more];
   }
 
@@ -113,10 +137,13 @@ export class DatastoreView {
       this.actions.openDocument(row);
     };
     const name = row.title || row.id;
-    return element("li", {},
+    return element(
+      "li",
+      {},
       element("a", { href: documentAddress(row.document), onclick: open }, named(name)),
       element("span", { class: "origin" }, ...joined([named(row.source), counted(row.tokens, "token")])),
-      takeOutButton(row, this.actions, ["Take out", "Put back"]));
+      takeOutButton(row, this.actions, ["Take out", "Put back"]),
+    );
   }
 }
 
@@ -131,5 +158,7 @@ function heading(text, json) {
 function totals(info) {
   const documents = info.sources.reduce((sum, source) => sum + source.documents, 0);
   const tokens = info.sources.reduce((sum, source) => sum + source.tokens, 0);
-  return [counted(documents, "document"), counted(tokens, "token"), `version ${info.datastore_version}`].join(" · ");
+  return [counted(documents, "document"), counted(tokens, "token"), `version ${info.datastore_version}`].join(
+    " · ",
+  );
 }

@@ -2,7 +2,7 @@
 
 /**
  * The way from one list of words to another: `{ kind, before, after }` in the order of the texts, where kind
- * is "same", "removed" or "added", and the numbers are the words' places (none where a text has no such word).
+ * is "same", "removed" or "added", and the numbers are the words' places (none where a text has none).
  */
 export function diff(before, after) {
   let head = 0;
@@ -11,7 +11,8 @@ export function diff(before, after) {
   while (
     tail < Math.min(before.length, after.length) - head &&
     before[before.length - 1 - tail] === after[after.length - 1 - tail]
-  ) tail++;
+  )
+    tail++;
   const middle = shortest(before.slice(head, before.length - tail), after.slice(head, after.length - tail));
   const same = (from, to, length) =>
     Array.from({ length }, (_, index) => ({ kind: "same", before: from + index, after: to + index }));
@@ -35,7 +36,11 @@ function shortest(before, after) {
       let from = isAddition(reached, diagonal, cost)
         ? reached.get(diagonal + 1)
         : reached.get(diagonal - 1) + 1;
-      while (from < before.length && from - diagonal < after.length && before[from] === after[from - diagonal]) {
+      while (
+        from < before.length &&
+        from - diagonal < after.length &&
+        before[from] === after[from - diagonal]
+      ) {
         from++;
       }
       reached.set(diagonal, from);

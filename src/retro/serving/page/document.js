@@ -27,7 +27,8 @@ export class DocumentSheet {
       const row = await getJson(documentAddress(document, at, ".json"));
       this.#show(row, at, neighbour);
     } catch (error) {
-      const words = error.status === 404 ? "There is no such document; it may have been deleted." : error.message;
+      const words =
+        error.status === 404 ? "There is no such document; it may have been deleted." : error.message;
       this.#fill(notice("bad", words));
     }
   }
@@ -42,24 +43,44 @@ export class DocumentSheet {
   }
 
   #show(row, at, neighbour) {
-    const facts = [named(row.source), named(row.id), counted(row.tokens, "token"), counted(row.chunks, "chunk")];
+    const facts = [
+      named(row.source),
+      named(row.id),
+      counted(row.tokens, "token"),
+      counted(row.chunks, "chunk"),
+    ];
     if (row.licence) facts.push(named(row.licence));
     const name = row.title || row.id;
-    const text = element("div", { class: "quoted whole", dir: "auto", tabIndex: 0, role: "region", "aria-label": "Text" });
+    const text = element("div", {
+      class: "quoted whole",
+      dir: "auto",
+      tabIndex: 0,
+      role: "region",
+      "aria-label": "Text",
+    });
     const marked = this.#appendPart(text, row, neighbour);
     const address = documentAddress(row.document, at);
-    const actions = element("p", { class: "links" },
+    const actions = element(
+      "p",
+      { class: "links" },
       takeOutButton(row, { ...this.actions, toggle: () => this.#toggle(row) }),
       element("a", { href: address }, "Link to this place"),
       this.actions.writes() ? this.#deleteButton(row) : "",
-      jsonLink(documentAddress(row.document, at, ".json"), name));
+      jsonLink(documentAddress(row.document, at, ".json"), name),
+    );
     this.dialog.replaceChildren(
-      element("header", {}, element("h2", { id: "document-title", tabIndex: -1 }, named(name)), this.#close()),
+      element(
+        "header",
+        {},
+        element("h2", { id: "document-title", tabIndex: -1 }, named(name)),
+        this.#close(),
+      ),
       element("p", { class: "origin" }, ...joined(facts)),
       actions,
       this.#more(row.previous, "Earlier", text, "before"),
       text,
-      this.#more(row.following, "Later", text, "after"));
+      this.#more(row.following, "Later", text, "after"),
+    );
     this.dialog.querySelector("h2").focus();
     marked?.scrollIntoView({ block: "center" });
   }
@@ -93,18 +114,22 @@ export class DocumentSheet {
   /** A button that reads the part before or after what is shown. */
   #more(url, label, text, side) {
     if (!url) return "";
-    const made = button(label, async () => {
-      made.disabled = true;
-      try {
-        const part = await getJson(twin(url));
-        const added = appendVisible(document.createElement("span"), part.text);
-        if (side === "before") this.#prepend(text, added);
-        else text.append(added);
-        made.replaceWith(this.#more(side === "before" ? part.previous : part.following, label, text, side));
-      } catch (error) {
-        made.replaceWith(notice("bad", error.message));
-      }
-    }, { class: "plain more" });
+    const made = button(
+      label,
+      async () => {
+        made.disabled = true;
+        try {
+          const part = await getJson(twin(url));
+          const added = appendVisible(document.createElement("span"), part.text);
+          if (side === "before") this.#prepend(text, added);
+          else text.append(added);
+          made.replaceWith(this.#more(side === "before" ? part.previous : part.following, label, text, side));
+        } catch (error) {
+          made.replaceWith(notice("bad", error.message));
+        }
+      },
+      { class: "plain more" },
+    );
     return made;
   }
 
@@ -117,11 +142,15 @@ export class DocumentSheet {
 
   /** Deletes for everybody, so it asks twice. */
   #deleteButton(row) {
-    const ask = button("Delete from the datastore", () => {
-      const sure = button("Delete it for everybody", () => this.#delete(row, sure), { class: "danger" });
-      ask.replaceWith(sure);
-      sure.focus();
-    }, { class: "plain" });
+    const ask = button(
+      "Delete from the datastore",
+      () => {
+        const sure = button("Delete it for everybody", () => this.#delete(row, sure), { class: "danger" });
+        ask.replaceWith(sure);
+        sure.focus();
+      },
+      { class: "plain" },
+    );
     return ask;
   }
 

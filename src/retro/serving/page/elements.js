@@ -23,7 +23,11 @@ export function button(label, onclick, properties = {}) {
 
 /** A name that others gave: on one line, and apart from the direction of the text around it. */
 export function named(text, properties = {}) {
-  return element("bdi", { title: text.length > 120 ? oneLine(text, 600) : undefined, ...properties }, oneLine(text));
+  return element(
+    "bdi",
+    { title: text.length > 120 ? oneLine(text, 600) : undefined, ...properties },
+    oneLine(text),
+  );
 }
 
 /** A text that others wrote, in a block of its own. */
@@ -33,7 +37,7 @@ export function quoted(text, properties = {}) {
 
 /** The link to the same thing as JSON. */
 export function jsonLink(href, of) {
-  return element("a", { href, class: "json", target: "_blank", "aria-label": `${of} as JSON` }, ".json");
+  return element("a", { href, class: "json", target: "_blank", "aria-label": `.json: ${of}` }, ".json");
 }
 
 /** Says in a sentence what is the case, or what went wrong. */

@@ -25,7 +25,8 @@ export function runClass(length) {
 /** Classes and labels of the legend of bits, from the largest loss to the largest gain. */
 export function gainLegend() {
   const sizes = Array.from({ length: LEVELS }, (_, index) => ((index + 1) / LEVELS) * LIMIT);
-  const label = (size, index, sign) => `${index === LEVELS - 1 ? (sign ? "≤ " : "≥ ") : ""}${sign}${size.toFixed(2)}`;
+  const label = (size, index, sign) =>
+    `${index === LEVELS - 1 ? (sign ? "≤ " : "≥ ") : ""}${sign}${size.toFixed(2)}`;
   const worse = sizes.map((size, index) => [`w${index + 1}`, label(size, index, "−")]);
   const better = sizes.map((size, index) => [`b${index + 1}`, label(size, index, "")]);
   return [...worse.reverse(), ["", "0"], ...better];

@@ -12,28 +12,42 @@ import { appendVisible } from "./visible.js";
  */
 export function neighbourCard(neighbour, actions, part = null, word = null) {
   if (neighbour.deleted) {
-    return element("article", { class: "neighbour" }, element("p", { class: "quiet" },
-      "This document was deleted while the text was written. Nothing of it is shown."));
+    return element(
+      "article",
+      { class: "neighbour" },
+      element(
+        "p",
+        { class: "quiet" },
+        "This document was deleted while the text was written. Nothing of it is shown.",
+      ),
+    );
   }
-  return element("article", { class: "neighbour" },
+  return element(
+    "article",
+    { class: "neighbour" },
     title(neighbour, actions),
     origin(neighbour),
     ...worth(neighbour, part, word),
     passage(neighbour, word),
-    links(neighbour, actions));
+    links(neighbour, actions),
+  );
 }
 
 function title(neighbour, actions) {
   const name = neighbour.title || neighbour.id || "given passage";
   if (!neighbour.document) return element("h3", {}, named(name));
-  const link = element("a", {
-    href: documentAddress(neighbour.document, neighbour.place?.start),
-    onclick: (event) => {
-      if (!isPlainClick(event)) return;
-      event.preventDefault();
-      actions.open(neighbour);
+  const link = element(
+    "a",
+    {
+      href: documentAddress(neighbour.document, neighbour.place?.start),
+      onclick: (event) => {
+        if (!isPlainClick(event)) return;
+        event.preventDefault();
+        actions.open(neighbour);
+      },
     },
-  }, named(name));
+    named(name),
+  );
   return element("h3", {}, link);
 }
 
@@ -50,13 +64,23 @@ function origin(neighbour) {
 function worth(neighbour, part, word) {
   if (!part || !Number.isFinite(neighbour.bits)) return [];
   const most = Math.max(...part.neighbours.map((other) => Math.abs(other.bits ?? 0)), 1);
-  const bar = element("span", { class: `bar ${neighbour.bits < 0 ? "loss" : "gain"}`, "aria-hidden": "true" });
+  const bar = element("span", {
+    class: `bar ${neighbour.bits < 0 ? "loss" : "gain"}`,
+    "aria-hidden": "true",
+  });
   bar.style.setProperty("--share", Math.abs(neighbour.bits) / most);
-  const sum = element("p", { class: "worth" }, bar, element("span", {}, element("b", {}, bitsWords(neighbour.bits)), " on this part"));
+  const sum = element(
+    "p",
+    { class: "worth" },
+    bar,
+    element("span", {}, element("b", {}, bitsWords(neighbour.bits)), " on this part"),
+  );
   const more = [];
   const own = word ? savedOnWord(neighbour, part, word) : undefined;
-  if (Number.isFinite(own)) more.push(element("span", { class: gainClass(own) }, `${bitsWords(own)} on this word`));
-  if (Number.isFinite(neighbour.attention)) more.push(`${Math.round(100 * neighbour.attention)} % of the attention`);
+  if (Number.isFinite(own))
+    more.push(element("span", { class: gainClass(own) }, `${bitsWords(own)} on this word`));
+  if (Number.isFinite(neighbour.attention))
+    more.push(`${Math.round(100 * neighbour.attention)} % of the attention`);
   return [sum, ...(more.length ? [element("p", { class: "origin" }, ...joined(more))] : [])];
 }
 
@@ -81,7 +105,10 @@ function passage(neighbour, word) {
       appendVisible(text, stretch.text);
       continue;
     }
-    const mark = element("mark", { class: shade, title: `${stretch.run.tokens} tokens in common with the answer` });
+    const mark = element("mark", {
+      class: shade,
+      title: `${stretch.run.tokens} tokens in common with the answer`,
+    });
     if (here.has(stretch.run)) mark.classList.add("here");
     // White space at a run's ends has no colour.
     const [, before, inner, after] = /^(\s*)(.*?)(\s*)$/su.exec(stretch.text);
@@ -95,18 +122,25 @@ function links(neighbour, actions) {
   if (!neighbour.document) return "";
   const at = neighbour.place?.start;
   const name = neighbour.title || neighbour.id;
-  return element("p", { class: "links" },
+  return element(
+    "p",
+    { class: "links" },
     takeOutButton(neighbour, actions),
-    element("a", {
-      href: documentAddress(neighbour.document, at),
-      "aria-label": `Read ${name} at this place`,
-      onclick: (event) => {
-        if (!isPlainClick(event)) return;
-        event.preventDefault();
-        actions.open(neighbour);
+    element(
+      "a",
+      {
+        href: documentAddress(neighbour.document, at),
+        "aria-label": `Read it here: ${name}`,
+        onclick: (event) => {
+          if (!isPlainClick(event)) return;
+          event.preventDefault();
+          actions.open(neighbour);
+        },
       },
-    }, "Read it here"),
-    jsonLink(documentAddress(neighbour.document, at, ".json"), name));
+      "Read it here",
+    ),
+    jsonLink(documentAddress(neighbour.document, at, ".json"), name),
+  );
 }
 
 /** Takes a document out of what may be read, or puts it back. */
@@ -127,7 +161,7 @@ function label(made, actions) {
   const { document, name, take, back } = made.dataset;
   const out = actions.isOut(document);
   made.textContent = out ? back : take;
-  made.setAttribute("aria-label", out ? `Put ${name} back` : `Take ${name} out`);
+  made.setAttribute("aria-label", `${made.textContent}: ${name}`);
 }
 
 /** Elements with a dot between them. */

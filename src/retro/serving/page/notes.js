@@ -21,7 +21,13 @@ export function retrievalNotes(answer) {
   if (said.length) return said;
   const late = chunks[0].first_token;
   if (late > 0) {
-    return [notice("", `The prompt has ${prompt} tokens, less than a chunk of ${length}: the first ${late} tokens were written before anything could be retrieved.`)];
+    return [
+      notice(
+        "",
+        `The prompt has ${prompt} tokens, less than a chunk of ${length}: `,
+        `the first ${late} tokens were written before anything could be retrieved.`,
+      ),
+    ];
   }
   return [];
 }
@@ -30,15 +36,21 @@ export function retrievalNotes(answer) {
 export function copyNotices(answer, open) {
   if (answer.state !== "done") return [];
   return (answer.retro?.warnings ?? []).map((warning) => {
-    const link = element("a", {
-      href: documentAddress(warning.document),
-      onclick: (event) => {
-        if (!isPlainClick(event)) return;
-        event.preventDefault();
-        open(warning);
+    const link = element(
+      "a",
+      {
+        href: documentAddress(warning.document),
+        onclick: (event) => {
+          if (!isPlainClick(event)) return;
+          event.preventDefault();
+          open(warning);
+        },
       },
-    }, named(warning.title || warning.document));
-    const licence = warning.licence ? ["; its licence is ", named(warning.licence)] : ["; its licence is not known"];
+      named(warning.title || warning.document),
+    );
+    const licence = warning.licence
+      ? ["; its licence is ", named(warning.licence)]
+      : ["; its licence is not known"];
     return notice("copied", `${warning.tokens} tokens in a row are copied from `, link, ...licence, ".");
   });
 }

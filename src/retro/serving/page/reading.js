@@ -5,7 +5,7 @@
 
 import { total, wordsOf } from "./words.js";
 
-/** Words `{ number, text, tokens: [{ text, saved }], start, end, bits, part }`; `part` is none where nothing was read. */
+/** Words `{ number, text, tokens, firstToken, start, end, bits, part }`; no `part` where nothing was read. */
 export function readWords(answer) {
   const characters = Array.from(answer.text);
   const parts = answer.retro?.chunks ?? [];
@@ -26,7 +26,13 @@ export function readWords(answer) {
 
 function tokensOf(answer, characters) {
   const told = answer.retro?.tokens;
-  if (told) return told.map(({ start, end, saved }) => ({ text: characters.slice(start, end).join(""), start, end, saved }));
+  if (told)
+    return told.map(({ start, end, saved }) => ({
+      text: characters.slice(start, end).join(""),
+      start,
+      end,
+      saved,
+    }));
   // Without them a word stands for a token.
   let place = 0;
   return (answer.text.match(/\s*\S+|\s+$/gu) ?? []).map((text) => {
@@ -53,12 +59,14 @@ export function savedOnWord(neighbour, part, word) {
   return total(neighbour.saved.slice(Math.max(0, from), from + word.tokens.length));
 }
 
-/** A neighbour's text in stretches `{ text, run, continuation }`: where runs begin and end, and where F begins. */
+/** A neighbour's text in stretches `{ text, run, continuation }`, cut at its runs and where F begins. */
 export function stretches(neighbour) {
   const characters = Array.from(neighbour.text);
   const borders = new Set([0, neighbour.continuation, characters.length]);
   for (const run of neighbour.runs) borders.add(run.neighbour_start).add(run.neighbour_end);
-  const places = [...borders].filter((place) => place >= 0 && place <= characters.length).sort((a, b) => a - b);
+  const places = [...borders]
+    .filter((place) => place >= 0 && place <= characters.length)
+    .sort((a, b) => a - b);
   return places.slice(0, -1).map((start, index) => ({
     text: characters.slice(start, places[index + 1]).join(""),
     run: longestAt(neighbour.runs, start),
@@ -82,7 +90,8 @@ export function documentsRead(retro) {
     for (const neighbour of chunk.neighbours) {
       if (neighbour.deleted || !neighbour.document) continue;
       const { document, title, id, source, licence } = neighbour;
-      if (!documents.has(document)) documents.set(document, { document, title, id, source, licence, places: [] });
+      if (!documents.has(document))
+        documents.set(document, { document, title, id, source, licence, places: [] });
       documents.get(document).places.push({ part, neighbour });
     }
   }

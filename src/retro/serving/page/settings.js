@@ -3,7 +3,13 @@
 import { counted, element, named } from "./elements.js";
 import { DEFAULTS } from "./link.js";
 
-const NUMBERS = { neighbours: "neighbours", seed: "seed", temperature: "temperature", topP: "top-p", tokens: "tokens" };
+const NUMBERS = {
+  neighbours: "neighbours",
+  seed: "seed",
+  temperature: "temperature",
+  topP: "top-p",
+  tokens: "tokens",
+};
 
 export class Settings {
   /** `changed()` is called when a setting was changed, not while a prompt is being typed. */
@@ -62,12 +68,18 @@ export class Settings {
 
   #sayChosen() {
     const chosen = this.#sources();
-    this.chosen.replaceChildren(chosen.length === 1 ? named(chosen[0]) : chosen.length ? `${chosen.length}` : "all");
+    this.chosen.replaceChildren(
+      chosen.length === 1 ? named(chosen[0]) : chosen.length ? `${chosen.length}` : "all",
+    );
   }
 }
 
 function sourceBox(source, chosen) {
-  const box = element("input", { type: "checkbox", value: source.source, checked: chosen.includes(source.source) });
+  const box = element("input", {
+    type: "checkbox",
+    value: source.source,
+    checked: chosen.includes(source.source),
+  });
   const facts = [counted(source.documents, "document"), source.licence].filter(Boolean).join(" · ");
   return element("label", {}, box, named(source.source), element("span", { class: "quiet small" }, facts));
 }

@@ -1,4 +1,4 @@
-// Prompts for somebody who has none: the openings of documents, long enough to retrieve from the first word on.
+// Prompts for somebody who has none: openings of documents, long enough to retrieve from the first word on.
 
 import { address, documentAddress, getJson } from "./api.js";
 import { button, element, named } from "./elements.js";
@@ -17,7 +17,9 @@ export async function showSuggestions(place, info, use) {
     const step = Math.max(1, Math.floor(long.length / SHOWN));
     const rows = long.filter((_, index) => index % step === 0).slice(0, SHOWN);
     if (!rows.length) return;
-    const buttons = rows.map((row) => button(named(row.title || row.id), () => begin(row, info, use), { class: "chip" }));
+    const buttons = rows.map((row) =>
+      button(named(row.title || row.id), () => begin(row, info, use), { class: "chip" }),
+    );
     place.replaceChildren(element("span", { class: "quiet" }, "Or begin as a document does:"), ...buttons);
   } catch {
     // Without suggestions the page is whole.

@@ -22,7 +22,8 @@ export class TakenOut {
   show(documents) {
     this.documents = documents;
     this.root.hidden = !documents.length;
-    const all = documents.length > 1 ? button("Put all back", () => this.putBack(documents), { class: "plain" }) : "";
+    const all =
+      documents.length > 1 ? button("Put all back", () => this.putBack(documents), { class: "plain" }) : "";
     const label = element("span", { class: "label" }, "Taken out");
     this.root.replaceChildren(label, ...documents.map((document) => this.#chip(document)), all);
   }
@@ -31,7 +32,10 @@ export class TakenOut {
     const known = this.titles.get(document);
     const name = known ?? document.slice(0, 12);
     if (known === undefined) this.#nameLater(document);
-    const back = button("Put back", () => this.putBack([document]), { class: "plain", "aria-label": `Put ${name} back` });
+    const back = button("Put back", () => this.putBack([document]), {
+      class: "plain",
+      "aria-label": `Put back: ${name}`,
+    });
     return element("span", { class: "out" }, named(name), back);
   }
 

@@ -3,17 +3,34 @@
 // A document may hold control characters, characters that turn the direction of the text around, and others
 // without width. They are shown as their code point in a small box instead of doing what they do.
 
-// Controls but for tab, line feed and a carriage return before one; soft hyphen; zero-width characters but for the two joiners, which
-// scripts and emoji need; direction marks, embeddings and isolates; line and paragraph separators; byte
-// order mark; interlinear and tag characters; halves of a surrogate pair.
-const UNSEEN =
-  /\r(?!\n)|[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}\p{Surrogate}]/gu;
+const UNSEEN = new RegExp(
+  [
+    // Controls but for tab and line feed, and for a carriage return before one; soft hyphen.
+    "\\r(?!\\n)",
+    "[\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f-\\u009f\\u00ad]",
+    // Marks of direction, embeddings, overrides and isolates; line and paragraph separators.
+    "[\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]",
+    // Without width; the two joiners, which scripts and emoji need, are left alone.
+    "[\\u180e\\u200b\\u2060-\\u2065\\u206a-\\u206f\\ufeff\\ufff9-\\ufffb]",
+    // Tags, which can hide a whole text, and halves of a surrogate pair.
+    "[\\u{e0000}-\\u{e007f}\\p{Surrogate}]",
+  ].join("|"),
+  "gu",
+);
 
 const DIRECTIONS = {
-  0x061c: "Arabic letter mark", 0x200e: "left-to-right mark", 0x200f: "right-to-left mark",
-  0x202a: "left-to-right embedding", 0x202b: "right-to-left embedding", 0x202c: "end of direction",
-  0x202d: "left-to-right override", 0x202e: "right-to-left override", 0x2066: "left-to-right isolate",
-  0x2067: "right-to-left isolate", 0x2068: "first strong isolate", 0x2069: "end of isolate",
+  0x061c: "Arabic letter mark",
+  0x200e: "left-to-right mark",
+  0x200f: "right-to-left mark",
+  0x202a: "left-to-right embedding",
+  0x202b: "right-to-left embedding",
+  0x202c: "end of direction",
+  0x202d: "left-to-right override",
+  0x202e: "right-to-left override",
+  0x2066: "left-to-right isolate",
+  0x2067: "right-to-left isolate",
+  0x2068: "first strong isolate",
+  0x2069: "end of isolate",
 };
 
 /** The text in pieces, each plain or one unseen character: `{ text }` or `{ text, code }`. */

@@ -1,7 +1,8 @@
 // Words made of tokens: a model counts in tokens, a reader points at words.
 
 // Scripts that are written without spaces: every token is a word of its own.
-const UNSPACED = /^[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}]/u;
+const UNSPACED =
+  /^[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}]/u;
 
 /**
  * Groups tokens, `{ text, … }`, into words `{ start, end, text }`; `end` is behind the last token.
