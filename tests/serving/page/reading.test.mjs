@@ -85,15 +85,15 @@ test("a neighbour falls into stretches at its runs and at its continuation, the 
   const parts = stretches(NEIGHBOUR);
   assert.deepEqual(
     parts.map((part) => part.text),
-    ["🙂", "ab", "c", "d", "ef", "gh"],
+    ["🙂", "ab", "cd", "ef", "gh"],
   );
   assert.deepEqual(
     parts.map((part) => part.run?.tokens),
-    [undefined, 2, 6, 6, 6, undefined],
+    [undefined, 2, 6, 6, undefined],
   );
   assert.deepEqual(
     parts.map((part) => part.continuation),
-    [false, false, false, false, true, true],
+    [false, false, false, true, true],
   );
 });
 

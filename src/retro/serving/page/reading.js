@@ -67,11 +67,17 @@ export function stretches(neighbour) {
   const places = [...borders]
     .filter((place) => place >= 0 && place <= characters.length)
     .sort((a, b) => a - b);
-  return places.slice(0, -1).map((start, index) => ({
-    text: characters.slice(start, places[index + 1]).join(""),
-    run: longestAt(neighbour.runs, start),
-    continuation: start >= neighbour.continuation,
-  }));
+  const result = [];
+  for (const [index, start] of places.slice(0, -1).entries()) {
+    const text = characters.slice(start, places[index + 1]).join("");
+    const run = longestAt(neighbour.runs, start);
+    const continuation = start >= neighbour.continuation;
+    const last = result.at(-1);
+    // A shorter run that begins or ends within a longer one does not cut it.
+    if (last && last.run === run && last.continuation === continuation) last.text += text;
+    else result.push({ text, run, continuation });
+  }
+  return result;
 }
 
 /** The longest of the runs that hold a place of the neighbour. */
