@@ -19,7 +19,8 @@ from retro.generation.request import Choice, Prompt, Request, Retrieval
 from retro.generation.sampler import Sampler
 from retro.model.protocol import LanguageModel
 from retro.model.retro import Retro
-from retro.serving.engine import BusyError, Drew, Ended, Engine, Event, Job
+from retro.serving.engine import Engine
+from retro.serving.jobs import BusyError, Drew, Ended, Event, Job
 from retro.workspace import Workspace
 from tests.serving.conftest import random_model
 from tests.serving.live import Live, live, served

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 import retro
 from retro.errors import RetroError
 from retro.serving import routes_memory, routes_text, schema
-from retro.serving.engine import Told, tell_each
+from retro.serving.jobs import Told, tell_each
 from retro.serving.page_files import INDEX, page_files
 from retro.serving.problems import ProblemError, problem_of
 from retro.serving.routes_text import ERRORS

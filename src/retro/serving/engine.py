@@ -1,22 +1,36 @@
 """The engine: one thread that owns the model, and one running batch that requests join and leave.
 
 Every turn takes in what waits and fits, draws a token of every sequence, hands the tokens out, and reads
-them. Between two tokens there is room for one piece of scoring, so that saying what neighbours were worth
-holds nobody up for longer than one pass of the model.
+them. Between two tokens there is room for one pass of scoring, and no more of its time than of writing's, so
+that saying what neighbours were worth slows nobody down by more than half.
 """
 
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from retro.errors import ConfigError, RetroError
 from retro.generation.batch import RunningBatch
 from retro.generation.sequence import Growing, Token
 from retro.model.protocol import LanguageModel
+from retro.serving.jobs import (
+    Began,
+    BusyError,
+    Drew,
+    Ended,
+    Event,
+    Job,
+    Scored,
+    Scoring,
+    StoppingError,
+    TimeOutError,
+    Told,
+    tell_each,
+)
 
 LOG = logging.getLogger("retro.serving")
 PROMPT_TOKENS_AT_ONCE = 1 << 12
@@ -28,108 +42,6 @@ HOLD = 0.01
 out costs the thread a wait for Python's lock."""
 LONGEST_WAIT = 60
 """Seconds that a client is told to wait at most."""
-
-Scoring = Generator[None, None, Any]
-"""A computation with the model that pauses after every pass; what it returns is handed out."""
-
-
-@dataclass(frozen=True)
-class Began:
-    """The sequence has read its prompt; the neighbours of the prompt's chunks are known."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class Drew:
-    """The sequence has a new token; with its `finish` it is the last."""
-
-    index: int
-    token: Token
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A piece of scoring is done: `key` is what it was asked for with."""
-
-    key: Any
-    result: Any
-
-
-@dataclass(frozen=True)
-class Ended:
-    """Nothing more will come; with an error if that is not how it should have been."""
-
-    error: Exception | None = None
-
-
-Event = Began | Drew | Scored | Ended
-
-
-class BusyError(RetroError):
-    """There is no room for another request now."""
-
-    def __init__(self, seconds: int) -> None:
-        super().__init__(f"all places are taken; try again in {seconds} s")
-        self.seconds = seconds
-
-
-class StoppingError(RetroError):
-    """The server is on its way out."""
-
-    def __init__(self) -> None:
-        super().__init__("the server is stopping; expected it to be started again")
-
-
-class TimeOutError(RetroError):
-    """A request took longer than it may."""
-
-
-@dataclass(eq=False)
-class Job:
-    """A request on its way through the engine.
-
-    `groups` are the samples of each prompt; sequence i of them all is the answer with index i. `before` is
-    scored while the answer is being written, by its keys, and `after` makes the scoring of a sequence that
-    has ended, if there is any.
-    """
-
-    groups: Sequence[Sequence[Growing]]
-    tell: Callable[[list[Event]], None]
-    """Takes what happened, in order, and must not wait."""
-    is_followed: bool = True
-    """Whether somebody reads along; otherwise everything is told at the end."""
-    before: dict[Any, Callable[[], Scoring]] = field(default_factory=dict)
-    after: Callable[[Growing], Scoring | None] | None = None
-    seconds: float = 600.0
-    """How long it may take from the moment that it is asked for."""
-    cancelled: bool = False
-    """Set by whoever asked and no longer wants it."""
-    asked_at: float = field(default_factory=time.monotonic)
-    began_at: float = 0.0
-    open: int = 0
-    """Sequences and pieces of scoring that are not done yet."""
-
-    def __post_init__(self) -> None:
-        self.sequences = [sequence for group in self.groups for sequence in group]
-        self.index = {id(sequence): number for number, sequence in enumerate(self.sequences)}
-
-    @property
-    def is_late(self) -> bool:
-        return time.monotonic() - self.asked_at > self.seconds
-
-    @property
-    def prompt_len(self) -> int:
-        return max((group[0].sample.prompt_len for group in self.groups), default=0)
-
-
-Told = list[tuple[Job, list[Event]]]
-
-
-def tell_each(told: Told) -> None:
-    """Tell everyone, in the engine's own thread."""
-    for job, events in told:
-        job.tell(events)
 
 
 @dataclass
@@ -167,6 +79,8 @@ class Engine:
         self._scoring: deque[tuple[Job, Any, Scoring]] = deque()
         self._told: dict[int, tuple[Job, list[Event]]] = {}
         self._handed_out = 0.0
+        self._owed = 0.0
+        """Seconds that scoring has taken and writing has not had yet."""
         self._mean_seconds = 1.0
         self._alone = False
         """Whether the model bears no sequences of other lengths beside its own, found out by trying."""
@@ -252,7 +166,9 @@ class Engine:
     def _turn(self) -> None:
         self._drop()
         self._admit()
-        if self._batch.sequences:
+        started = time.monotonic()
+        writes = bool(self._batch.sequences)
+        if writes:
             self.counts.turns += 1
             drawn = self._batch.draw()
             self.counts.tokens += len(drawn)
@@ -261,7 +177,11 @@ class Engine:
             # Handed out before they are read, so that no reader waits for the next token.
             self._hand_out()
             self._batch.feed()
-        self._score()
+        written = time.monotonic()
+        self._owed = max(0.0, self._owed - (written - started))
+        if self._scoring and not (writes and self._owed):
+            self._score()
+            self._owed += time.monotonic() - written
 
     def _drop(self) -> None:
         """Leave out what is no longer wanted, or takes too long."""
@@ -341,6 +261,7 @@ class Engine:
         if token.finish is None:
             return
         del self._jobs[id(sequence)]
+        job.written_in[job.index[id(sequence)]] = time.monotonic() - job.began_at
         scoring = job.after(sequence) if job.after is not None else None
         if scoring is not None:
             self._scoring.append((job, job.index[id(sequence)], scoring))
@@ -349,8 +270,6 @@ class Engine:
 
     def _score(self) -> None:
         """One pass of one piece of scoring; the pieces take turns."""
-        if not self._scoring:
-            return
         job, key, scoring = self._scoring.popleft()
         try:
             self.counts.passes += 1

@@ -4,7 +4,7 @@ import re
 
 from retro.errors import ArtifactError, RetroError
 from retro.serving import schema
-from retro.serving.engine import BusyError, StoppingError, TimeOutError
+from retro.serving.jobs import BusyError, StoppingError, TimeOutError
 from retro.serving.memory import UNREADABLE, GoneError
 
 PATHS = re.compile(r"(?<![\w/])(?:[A-Za-z]:)?(?:[/\\][\w.@%+~-]+){2,}")

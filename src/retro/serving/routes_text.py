@@ -14,7 +14,9 @@ from retro.serving.answering import Answering
 from retro.serving.asking import Asked
 from retro.serving.problems import ProblemError, problem_of
 from retro.serving.server import Server
+from retro.serving.streamed_answers import StreamedAnswer
 from retro.serving.streams import EventStream
+from retro.serving.whole_answers import whole_answer
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.Error, "description": words}
@@ -103,7 +105,7 @@ async def _answer(server: Server, request: Request, ask: Callable[[], Asked]) ->
     if asked.stream:
         return EventStream(_lines(server, answering), answering.cancel, server.config.idle_seconds)
     gone = asyncio.ensure_future(_left(request.receive))
-    answer = asyncio.ensure_future(answering.answer())
+    answer = asyncio.ensure_future(whole_answer(answering))
     try:
         await asyncio.wait({gone, answer}, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
@@ -129,7 +131,7 @@ async def _left(receive: Callable[[], Awaitable[Any]]) -> None:
 async def _lines(server: Server, answering: Answering) -> AsyncIterator[bytes]:
     """The lines of a stream of events."""
     try:
-        async for records in answering.stream():
+        async for records in StreamedAnswer(answering).records():
             yield b"".join(map(_line, records)) or b": keep-alive\n\n"
     except Exception as error:  # noqa: BLE001 — the stream has begun: all that can be done is to say so
         problem = problem_of(error)
