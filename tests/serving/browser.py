@@ -134,12 +134,18 @@ class Tab:
         """The machines that the page asked anything of."""
         for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
             self.call(f"{domain}.enable")
+        # Of several pages each takes itself for the one in front.
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         return self._browser.call(method, self._session, **parameters)
 
     def close(self) -> None:
         self._browser.call("Target.closeTarget", targetId=self._target)
+
+    def allow(self, *permissions: str) -> None:
+        """What a reader would be asked for."""
+        self._browser.call("Browser.grantPermissions", permissions=permissions)
 
     def look(self, width: int = 1280, height: int = 900, dark: bool = False, still: bool = True) -> None:
         """The window's size, the reader's choice of light or dark, and of movement."""
@@ -243,4 +249,4 @@ class Tab:
                 case "Network.requestWillBeSent":
                     address = urlsplit(details["request"]["url"])
                     if address.scheme not in ("data", "blob", "about"):
-                        self.hosts.add(address.netloc)
+                        self.hosts.add(f"{address.hostname}:{address.port}")

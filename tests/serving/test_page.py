@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -367,6 +367,36 @@ def test_a_busy_server_is_asked_again(tab: Tab, small_work: Workspace, small_mod
     # The refusals are in the browser's own log, and expected here.
     tab.settle()
     tab.problems = [problem for problem in tab.problems if "429" not in problem]
+
+
+def test_a_key_on_every_route_is_asked_for_by_the_browser(
+    tab: Tab, small_work: Workspace, small_model: Retro
+) -> None:
+    settings = {"host": "0.0.0.0", "hosts": ("127.0.0.1",)}
+    with live(served(small_work, small_model), KEY, **settings) as running:
+        place = f"127.0.0.1:{urlsplit(running.url).port}"
+        tab.open(f"http://reader:{KEY}@{place}/#p={quote(PROMPT)}&n=20")
+        tab.wait(DONE)
+        assert KEY not in tab.ask("document.body.innerText")
+        tab.allow("clipboardReadWrite", "clipboardSanitizedWrite")
+        tab.click("#share")
+        tab.wait("document.querySelector('#share').innerText === 'Copied'")
+        link = tab.ask("navigator.clipboard.readText()")
+        assert link.startswith(f"http://{place}/#p=The+licence")
+        choose_word(tab)
+        tab.click("#evidence .neighbour h3 a")
+        tab.wait("document.querySelector('dialog .place') !== null")
+
+
+def test_a_reader_stops_the_text_and_the_server_stops_writing(tab: Tab, server: Live) -> None:
+    tab.open(f"{server.url}/#p={quote(PROMPT)}&n=1000&t=1")
+    tab.wait("document.querySelector('#on .caret') !== null")
+    tab.click("#stop")
+    tab.wait("document.querySelector('#on').innerText.includes('Stopped here')")
+    assert tab.ask("document.querySelector('#stop').hidden")
+    tab.wait("fetch('/health').then((answer) => answer.json()).then((health) => health.running === 0)")
+    tab.click("#off .notice button", "Ask again")
+    tab.wait("!document.querySelector('#stop').hidden")
 
 
 def test_an_error_is_told_in_the_server_s_words(tab: Tab, server: Live) -> None:

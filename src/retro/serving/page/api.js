@@ -17,7 +17,8 @@ const BROKEN = "The server ended the answer before it was complete.";
 async function asked(path, options = {}) {
   let response;
   try {
-    response = await fetch(path, options);
+    // The page's own address may hold a name and a key, with which nothing can be fetched.
+    response = await fetch(new URL(path, location.origin), options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ServerError(UNREACHABLE);

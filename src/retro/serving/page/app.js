@@ -315,7 +315,8 @@ class Page {
     history.replaceState(null, "", this.#here());
     const label = at("share");
     try {
-      await navigator.clipboard.writeText(location.href);
+      // Not the address as it is, which may hold a key.
+      await navigator.clipboard.writeText(`${location.origin}${this.#here()}`);
       label.textContent = "Copied";
     } catch {
       // Without leave to use the clipboard, the address itself is the link.
