@@ -402,6 +402,6 @@ def test_a_reader_stops_the_text_and_the_server_stops_writing(tab: Tab, server: 
 def test_an_error_is_told_in_the_server_s_words(tab: Tab, server: Live) -> None:
     tab.open(f"{server.url}/#p={quote('word ' * 6000)}")
     tab.wait("document.querySelector('#on .notice.bad') !== null")
-    assert "tokens" in tab.text("#on .notice.bad")
+    assert "expected at most 4,096" in tab.text("#on .notice.bad")
     tab.settle()
     tab.problems = [problem for problem in tab.problems if "400" not in problem]

@@ -1,11 +1,12 @@
 // The server's routes. Everything is on the machine that gave the page; nothing else is ever asked.
 
+import { sentence } from "./elements.js";
 import { events } from "./sse.js";
 
 /** What the server refused, in its own words, with the seconds to wait if it is busy. */
 export class ServerError extends Error {
   constructor(message, status = 0, wait = undefined) {
-    super(message);
+    super(sentence(message));
     this.status = status;
     this.wait = wait;
   }

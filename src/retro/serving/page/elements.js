@@ -54,3 +54,9 @@ export function isPlainClick(event) {
 export function counted(number, noun, plural = `${noun}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? noun : plural}`;
 }
+
+/** What the server says in half a sentence, as a whole one; a name of a field stays as it is. */
+export function sentence(text) {
+  const begins = /^[a-z]+\b(?!_)/u.test(text) ? text.slice(0, 1).toUpperCase() + text.slice(1) : text;
+  return /[.!?]$/u.test(begins) ? begins : `${begins}.`;
+}

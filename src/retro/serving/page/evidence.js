@@ -33,7 +33,7 @@ export class Evidence {
     if (reads.length && reads.length === this.reads && this.root.querySelector(".reads")) return;
     this.reads = reads.length;
     if (!reads.length) {
-      this.showNothing(state === "failed" ? "None." : "Nothing is read yet.");
+      this.showNothing(state === "failed" ? "There is no text." : "Nothing is read yet.");
       return;
     }
     const lists = reads.map((read, part) =>

@@ -1,14 +1,10 @@
 // What is to be said below a text: why nothing was retrieved, and what was copied.
 
-import { element, isPlainClick, named, notice } from "./elements.js";
+import { element, isPlainClick, named, notice, sentence } from "./elements.js";
 import { documentAddress } from "./api.js";
 
 const TOO_LATE = "The text ended before anything that was retrieved could be read.";
 const LONGER = "A longer prompt, or more tokens, would let it retrieve.";
-
-function sentence(text) {
-  return `${text.slice(0, 1).toUpperCase()}${text.slice(1)}${/[.!?]$/u.test(text) ? "" : "."}`;
-}
 
 /** Notes on what was retrieved, or why nothing was. */
 export function retrievalNotes(answer) {
