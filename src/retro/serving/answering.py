@@ -9,7 +9,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,9 +23,6 @@ from retro.serving.explaining import Explanation, PromptScores, explain, score_p
 from retro.serving.jobs import Drew, Ended, Event, Job, Scored, Scoring
 from retro.serving.memory import UNREADABLE, GoneError
 from retro.wording import counted
-
-KEEP_ALIVE = 15.0
-"""Seconds without anything to say after which a stream says so."""
 
 
 @dataclass
@@ -117,18 +113,13 @@ class Answering:
     # Events
 
     async def events(self) -> AsyncIterator[Sequence[Event]]:
-        """Everything that happens, up to the end; nothing where nothing has happened for a while."""
+        """Everything that happens, up to the end."""
         while True:
-            batch: list[Event] = []
-            with suppress(TimeoutError):
-                async with asyncio.timeout(KEEP_ALIVE):
-                    batch = await self._events.get()
+            batch = await self._events.get()
             while not self._events.empty():
                 batch = batch + self._events.get_nowait()
-            end = batch[-1] if batch else None
-            happened = [event for event in batch if not isinstance(event, Ended)]
-            if happened or end is None:
-                yield happened
+            end = batch[-1]
+            yield batch[:-1] if isinstance(end, Ended) else batch
             if isinstance(end, Ended):
                 if end.error is not None:
                     raise end.error

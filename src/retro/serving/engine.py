@@ -37,9 +37,9 @@ PROMPT_TOKENS_AT_ONCE = 1 << 12
 """Tokens of prompts, padding included, that are read in one turn while others wait for their next token."""
 SMOOTHING = 0.9
 """How slowly the mean duration of a request follows the newest."""
-HOLD = 0.01
-"""Seconds for which tokens of a fast model are gathered before they are handed out together: every handing
-out costs the thread a wait for Python's lock."""
+HOLD, HOLD_EACH, LONGEST_HOLD = 0.02, 0.003, 0.1
+"""Seconds for which tokens are gathered before they are handed out together: at least, for each reader, and
+at most. Every line that is sent costs this thread a wait for Python's lock."""
 LONGEST_WAIT = 60
 """Seconds that a client is told to wait at most."""
 
@@ -328,7 +328,8 @@ class Engine:
     def _hand_out(self) -> None:
         """Tell what happened, unless it was told just now and nobody waits for it."""
         now = time.monotonic()
-        recent = now - self._handed_out < HOLD
+        hold = min(LONGEST_HOLD, max(HOLD, HOLD_EACH * len(self._told)))
+        recent = now - self._handed_out < hold
         due, kept = [], {}
         for number, (job, events) in self._told.items():
             # The first token and the end are told at once.

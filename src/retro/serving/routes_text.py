@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -15,7 +15,7 @@ from retro.serving.asking import Asked
 from retro.serving.problems import ProblemError, problem_of
 from retro.serving.server import Server
 from retro.serving.streamed_answers import StreamedAnswer
-from retro.serving.streams import EventStream
+from retro.serving.streams import EventStream, left
 from retro.serving.whole_answers import whole_answer
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -104,7 +104,7 @@ async def _answer(server: Server, request: Request, ask: Callable[[], Asked]) ->
         raise problem_of(error) from None
     if asked.stream:
         return EventStream(_lines(server, answering), answering.cancel, server.config.idle_seconds)
-    gone = asyncio.ensure_future(_left(request.receive))
+    gone = asyncio.ensure_future(left(request.receive))
     answer = asyncio.ensure_future(whole_answer(answering))
     try:
         await asyncio.wait({gone, answer}, return_when=asyncio.FIRST_COMPLETED)
@@ -122,17 +122,12 @@ async def _answer(server: Server, request: Request, ask: Callable[[], Asked]) ->
     return Response(found.model_dump_json(), media_type="application/json")
 
 
-async def _left(receive: Callable[[], Awaitable[Any]]) -> None:
-    """Wait until the client has left."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 async def _lines(server: Server, answering: Answering) -> AsyncIterator[bytes]:
     """The lines of a stream of events."""
     try:
         async for records in StreamedAnswer(answering).records():
-            yield b"".join(map(_line, records)) or b": keep-alive\n\n"
+            if records:
+                yield b"".join(map(_line, records))
     except Exception as error:  # noqa: BLE001 — the stream has begun: all that can be done is to say so
         problem = problem_of(error)
         server.note(error, problem)

@@ -25,7 +25,7 @@ class StreamedAnswer:
         self._tokenizer = answering.served.tokenizer
 
     async def records(self) -> AsyncIterator[list[Record]]:
-        """The records of a stream, in order, as they come; none where nothing has happened for a while."""
+        """The records of a stream, in order, as they come."""
         held: dict[int, list[Record]] = {}
         if self._asked.chat:
             yield [
@@ -33,9 +33,7 @@ class StreamedAnswer:
                 for answer in self._answering.answers
             ]
         async for batch in self._answering.events():
-            records = [record for event in batch for record in self._ready(event, held)]
-            if records or not batch:
-                yield records
+            yield [record for event in batch for record in self._ready(event, held)]
         # Numbers and sources of all answers, when there is nothing more to come.
         yield await asyncio.to_thread(self._end)
 
