@@ -204,6 +204,34 @@ def test_what_takes_too_long_is_ended(sampler: Sampler) -> None:
     engine.stop()
 
 
+def forever() -> Iterator[None]:
+    """A piece of scoring with passes of 20 ms that never ends."""
+    while True:
+        time.sleep(0.02)
+        yield
+
+
+def test_scoring_that_takes_too_long_is_ended(sampler: Sampler) -> None:
+    engine, told = Engine(sampler.model), Told()
+    engine.start()
+    engine.submit(Job([], told, before={"forever": forever}, seconds=0.1))
+    assert told.ended.wait(30)
+    assert "longer than 0.1 s" in str(told.error)
+    engine.stop()
+
+
+def test_scoring_takes_no_more_time_than_writing(sampler: Sampler) -> None:
+    engine, scored, written = Engine(sampler.model), Told(), Told()
+    engine.submit(Job([], scored, before={"forever": forever}))
+    engine.submit(job(sampler, "The licence", written, 200))
+    started = time.monotonic()
+    engine.start()
+    assert written.ended.wait(60)
+    took = time.monotonic() - started
+    assert 1 <= engine.counts.passes <= (0.6 * took + 0.1) / 0.02
+    engine.stop()
+
+
 def test_stopping_finishes_what_is_under_way_and_takes_nothing_new(sampler: Sampler) -> None:
     engine, told = Engine(sampler.model).start(), Told()
     engine.submit(job(sampler, "The licence", told, 60))

@@ -209,6 +209,8 @@ def test_without_its_datastore_the_server_goes_on(
     answer = writable.client.post("/v1/completions", json={"prompt": texts[1][:60], **ASKED})
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "datastore_unavailable")
     assert "retry-after" in answer.headers
+    named = {"prompt": texts[1][:60], "retro": {"sources": ["texts0"], "exclude": ["03.txt"]}, **ASKED}
+    assert writable.client.post("/v1/completions", json=named).status_code == 503
     for place in ("/sources", "/sources/03.txt", "/search?q=x", "/info"):
         assert writable.client.get(place).status_code == 503, place
     assert writable.client.post("/documents", json={"text": "x"}).status_code == 503

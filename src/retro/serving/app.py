@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -21,6 +22,7 @@ from retro.serving.routes_text import ERRORS
 from retro.serving.security import App, Guard
 from retro.serving.server import Server
 
+THREADS = 32
 ABOUT = """\
 OpenAI's API over a retrieval-enhanced language model. Every answer says, under `retro`, what it has read and,
 if asked, what each source was worth: the bits saved on the text that read it.
@@ -62,6 +64,8 @@ def _lifespan(server: Server) -> Any:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
+        # What asks the datastore waits for disks; a handful of threads would soon all be waiting.
+        loop.set_default_executor(ThreadPoolExecutor(THREADS, "retro-asking"))
 
         def deliver(told: Told) -> None:
             # One call for all: each wakes the loop. A loop that has ended has nobody left to tell.

@@ -185,15 +185,13 @@ class Engine:
 
     def _drop(self) -> None:
         """Leave out what is no longer wanted, or takes too long."""
-        for job in {id(job): job for job in (*self._jobs.values(), *self._waiting)}.values():
+        jobs = (*self._jobs.values(), *self._waiting, *(piece[0] for piece in self._scoring))
+        for job in {id(job): job for job in jobs}.values():
             if job.cancelled:
                 self.counts.cancelled += 1
                 self._forget(job)
             elif job.is_late:
                 self._end(job, TimeOutError(f"the answer took longer than {job.seconds:g} s"))
-        for job, _, _ in list(self._scoring):
-            if job.cancelled or job.is_late:
-                self._forget(job)
 
     def _admit(self) -> None:
         """Let requests that wait join the batch, in their order, as many as there is room for."""
@@ -332,6 +330,8 @@ class Engine:
         recent = now - self._handed_out < hold
         due, kept = [], {}
         for number, (job, events) in self._told.items():
+            if job.cancelled:
+                continue
             # The first token and the end are told at once.
             begins = any(isinstance(event, Began) for event in events)
             if isinstance(events[-1], Ended) or (job.is_followed and (begins or not recent)):
@@ -339,7 +339,6 @@ class Engine:
             else:
                 kept[number] = (job, events)
         self._told = kept
-        due = [(job, events) for job, events in due if not job.cancelled]
         if due:
             self._handed_out = now
             self.deliver(due)

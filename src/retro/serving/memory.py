@@ -110,7 +110,10 @@ class Memory:
         """Add a document, and return the new version."""
         self._expect_there()
         with self._writing:
-            return self.datastore.add([document])
+            version = self.datastore.add([document])
+            # Opened here, so that no answer has to wait for it.
+            self.datastore.snapshot()
+            return version
 
     def delete(self, name: str) -> tuple[int, int]:
         """Delete all documents with this content hash or id: how many, and the new version."""

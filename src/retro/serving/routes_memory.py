@@ -81,12 +81,15 @@ def router(server: Server) -> APIRouter:
     async def add(request: Request, body: schema.NewDocument) -> schema.Added:
         """Add a document; the next request can retrieve it."""
         citer = server.citer(str(request.base_url))
-        return await _asked(lambda: add_document(server, citer, body))
+        # One after the other, so that those who wait hold no thread.
+        async with server.writing:
+            return await _asked(lambda: add_document(server, citer, body))
 
     @routes.delete("/documents/{document:path}", response_model=schema.Deleted)
     async def delete(document: Name) -> schema.Deleted:
         """Delete all documents with this content hash or id: nothing retrieves or shows them any more."""
-        return await _asked(lambda: delete_document(server, document))
+        async with server.writing:
+            return await _asked(lambda: delete_document(server, document))
 
     return routes
 

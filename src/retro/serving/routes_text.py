@@ -12,6 +12,7 @@ from retro.errors import RetroError
 from retro.serving import schema
 from retro.serving.answering import Answering
 from retro.serving.asking import Asked
+from retro.serving.memory import UNREADABLE
 from retro.serving.problems import ProblemError, problem_of
 from retro.serving.server import Server
 from retro.serving.streamed_answers import StreamedAnswer
@@ -90,7 +91,10 @@ def router(server: Server) -> APIRouter:
 
 
 async def _answer(server: Server, request: Request, ask: Callable[[], Asked]) -> Response:
-    asked = await asyncio.to_thread(ask)
+    try:
+        asked = await asyncio.to_thread(ask)
+    except (RetroError, *UNREADABLE) as error:
+        raise problem_of(error) from None
     answering = Answering(
         served=server.served,
         engine=server.engine,

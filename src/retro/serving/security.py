@@ -74,8 +74,10 @@ class Guard:
         self._hosts = {name.lower() for name in names if name}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
             return
         headers = dict(reversed(scope["headers"]))
         origin = headers.get(b"origin", b"").decode("latin-1")

@@ -1,5 +1,6 @@
 """What all routes share: the model, the engine, the datastore, and the numbers about them."""
 
+import asyncio
 import logging
 import time
 
@@ -30,6 +31,8 @@ class Server:
         self.engine = Engine(served.sampler.model, config.window, config.max_sequences, config.max_waiting)
         self.asker = Asker(served, config)
         self.metrics = Metrics(self.engine)
+        self.writing = asyncio.Lock()
+        """Held while the datastore is changed."""
 
     @property
     def memory(self) -> Memory:
