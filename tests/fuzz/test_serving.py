@@ -122,7 +122,10 @@ def test_addresses(open_server: Live, place: str, more: str, query: dict[str, st
     tail = quote(more.encode("utf-8", "surrogatepass"), safe="/")
     asked = urlencode({key: value.encode("utf-8", "surrogatepass") for key, value in query.items()})
     answer = open_server.client.request(method, f"{place}{tail}?{asked}")
-    if method != "HEAD":
+    if method == "HEAD":
+        count("server", "refused" if answer.status_code >= 400 else "read")
+        assert answer.status_code < 500
+    else:
         expect_sound(answer, str(open_server.server.memory.datastore.path))
 
 
@@ -141,7 +144,9 @@ def test_raw_requests(open_server: Live, data: st.DataObject) -> None:
             while part := client.recv(1 << 16):
                 found += part
         except (ConnectionResetError, TimeoutError):
+            count("server", "refused")
             return
+    count("server", "read" if b"HTTP/1.1 200" in found else "refused")
     assert not found or found.startswith(b"HTTP/1.1 ")
     assert b"HTTP/1.1 5" not in found or b"stopping" in found
     assert b"Traceback" not in found

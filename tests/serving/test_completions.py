@@ -252,6 +252,10 @@ def test_tokens_go_there_and_back(server: Live) -> None:
     assert found["count"] == len(found["tokens"])
     assert server.client.post("/detokenize", json={"tokens": found["tokens"]}).json()["prompt"] == text
     assert server.client.post("/detokenize", json={"tokens": [999_999]}).status_code == 400
+    half = server.client.post(
+        "/tokenize", content=b'{"prompt": "\\ud800"}', headers={"Content-Type": "application/json"}
+    )
+    assert (half.status_code, half.json()["error"]["param"]) == (400, "prompt")
     end = server.client.get("/tokenizer_info").json()["eos_token"]
     tokens = server.client.post("/tokenize", json={"prompt": end}).json()["tokens"]
     assert tokens == [server.server.served.tokenizer.end_id]

@@ -5,6 +5,7 @@ import logging
 import time
 
 import retro
+from retro.config.checks import require_utf8
 from retro.config.serve import ServeConfig
 from retro.errors import RetroError
 from retro.retrieval.datastore.listing import SourceSize
@@ -114,11 +115,10 @@ class Server:
         if text == END:
             return [self.served.tokenizer.end_id]
         try:
+            require_utf8("the prompt", text)
             return self.served.tokenizer.encode(text)
-        except (RetroError, UnicodeEncodeError) as error:
-            if isinstance(error, RetroError):
-                raise problem_of(error, "prompt") from None
-            raise ProblemError(400, "the text cannot be written as UTF-8", "prompt") from None
+        except RetroError as error:
+            raise problem_of(error, "prompt") from None
 
     def detokenize(self, tokens: list[int]) -> str:
         size = self.served.tokenizer.vocab_size
