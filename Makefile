@@ -6,9 +6,9 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The demo installs little; the tests every optional package, so that none is skipped for want of one.
 READY  := $(VENV)/.installed
 STAMP  := $(VENV)/.installed-all
-EXTRAS := bases,bm25,eval,harness,hf,html,parquet,pdf,scale,scann,tensorboard,wikipedia,dev
+EXTRAS := bases,bm25,eval,harness,hf,html,parquet,pdf,scale,scann,serve,tensorboard,wikipedia,dev
 
-.PHONY: help demo test test-slow fuzz kills check format bench docs constraints clean
+.PHONY: help demo browser test test-slow fuzz kills check format bench docs constraints clean
 
 help:
 	@echo "make demo         set up, then text → datastore → baseline and RETRO → report.html (about 15 minutes on 2 cores)"
@@ -30,13 +30,20 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@ $(READY)
 
+# The server's page is tested in a browser, and its modules in node: Debian's packages, if root may install
+# them. Elsewhere the tests say what is missing, and how to go without.
+browser:
+	@{ { command -v chromium || command -v google-chrome; } && command -v node; } >/dev/null || \
+	  { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get -qq update && \
+	    apt-get -qq install --yes --no-install-recommends chromium nodejs >/dev/null; } || true
+
 demo: $(READY)
 	$(BIN)/retro demo
 
-test: $(STAMP)
+test: $(STAMP) browser
 	$(BIN)/python -m pytest -m "not slow"
 
-test-slow: $(STAMP)
+test-slow: $(STAMP) browser
 	$(BIN)/python -m pytest
 
 fuzz: $(STAMP)

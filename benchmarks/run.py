@@ -16,6 +16,7 @@ BENCHMARKS = (
     "datastore",
     "overlap",
     "scoring",
+    "serving",
 )
 
 

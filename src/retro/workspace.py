@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
+from retro import catalogue
 from retro.corpus.folder import CorpusFolder
 from retro.corpus.readers import FieldMap
 from retro.corpus.tokenizers.tokenizer import Tokenizer
@@ -130,6 +131,12 @@ class OpenRun:
     @property
     def tokenizer(self) -> Tokenizer:
         return self.run.tokenizer
+
+    def base_folder(self) -> Path | None:
+        """The folder of the base that a fitted run stands on; None for a model of our own."""
+        model = self.run.record.get("model")
+        base = model.get("base") if isinstance(model, dict) else None
+        return catalogue.folder_of_base(str(base["id"])) if isinstance(base, dict) else None
 
     @property
     def num_neighbours(self) -> int:

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retro.generation.drawing import candidates, draw, penalise
+from retro.generation.drawing import candidates, draw, penalise, penalise_counted
 from retro.generation.request import Choice
 
 LOGITS = st.lists(st.floats(-5, 5), min_size=2, max_size=12).map(
@@ -106,3 +106,11 @@ def test_a_repetition_penalty_lowers_what_was_seen_and_nothing_else(
     assert (found[seen] <= logits[seen]).all()
     positive = seen & (logits > 0)
     torch.testing.assert_close(found[positive], logits[positive] / penalty)
+
+
+def test_counted_tokens_are_penalised_as_openai_defines_it() -> None:
+    logits = torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
+    counts = torch.tensor([[0.0, 1.0, 4.0], [2.0, 0.0, 0.0]])
+    frequency, presence = torch.tensor([[0.5], [0.0]]), torch.tensor([[1.0], [2.0]])
+    expected = torch.tensor([[1.0, 2.0 - 0.5 - 1.0, 3.0 - 4 * 0.5 - 1.0], [1.0 - 2.0, 2.0, 3.0]])
+    torch.testing.assert_close(penalise_counted(logits, counts, frequency, presence), expected)

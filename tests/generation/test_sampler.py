@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from retro.errors import ConfigError, DataError
+from retro.generation.batch import retrieve
 from retro.generation.request import Choice, Prompt, Request, Retrieval
-from retro.generation.sampler import Sampler, retrieve
+from retro.generation.sampler import Sampler
 from retro.generation.sequence import Sample
 from retro.model.retro import Retro
 from retro.retrieval.datastore import Datastore, Neighbour

@@ -27,6 +27,7 @@ PURPOSES = {
     "pdf": "PDF files as sources",
     "scale": "Ray clusters, --executor ray",
     "scann": "index scann",
+    "serve": "the server, retro serve",
     "tensorboard": "metrics for TensorBoard",
     "wikipedia": "Wikipedia dumps as sources",
     "dev": "tests and checks of retro itself",

@@ -30,6 +30,7 @@ COMMANDS = {
     "knn": "compare a baseline with kNN-LM and a continuous cache on top of it",
     "harness": "run tasks of lm-evaluation-harness",
     "sample": "continue a text and show the neighbours it used",
+    "serve": "OpenAI's API and a page over a run, with the sources of every answer",
     "answer": "answer questions from passages of a datastore or a file, or from the weights alone",
     "reproduce": "the paper's tables and figures, and its claims as a checklist",
     "doctor": "say what is installed and what is missing",

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from retro.errors import ConfigError, DataError
-from retro.fitting.beside import Folded, fold, own_total, read_folded, share
-from retro.fitting.interface import Asked
-from retro.fitting.present import Present
-from retro.fitting.readings import Reading
-from retro.fitting.whole import WholeReading, shifted
+from retro.fitting.base_cache import crop_front, join_caches
+from retro.fitting.beside import Folded
+from retro.fitting.growing import NewestReading, PromptReading, WatchingReading
+from retro.fitting.present import Present, joined
+from retro.fitting.whole import shifted
 from retro.model.caches import NeighbourCache
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
-from retro.model.pointer import Vote
+from retro.model.protocol import Decoding
 
 if TYPE_CHECKING:
     from retro.fitting.fitted import FittedModel
@@ -39,6 +40,8 @@ class FittedDecoding:
         self.lengths: list[int] = []
         self.tails: list[list[int]] = []
         """The last tokens of each sequence, of which the next chunk is completed."""
+        self.dropped = 0
+        """Slots that were taken away before the first that is there: a clock must not go back."""
         self._present: Present | None = None
         self.folded: dict[int, Folded] = {}
         """By layer, from 0, what is present, as single tokens read it."""
@@ -65,6 +68,11 @@ class FittedDecoding:
         m = self.model.config.chunk_len
         return [row for row, length in enumerate(self.lengths) if (length + 1) % m == 0]
 
+    @property
+    def turn(self) -> int:
+        """Slots used since the start: a clock that all sequences share."""
+        return self.mask.shape[1] + self.dropped
+
     @torch.no_grad()
     def prefill(
         self,
@@ -76,6 +84,7 @@ class FittedDecoding:
         model, device = self.model, self.model.device
         self.lengths = [len(prompt) for prompt in prompts]
         self.tails = [list(prompt[-model.config.chunk_len :]) for prompt in prompts]
+        self.dropped = 0
         self.present = None
         longest = max(self.lengths)
         if min(self.lengths) == 0:
@@ -94,11 +103,11 @@ class FittedDecoding:
         self.cache = self._new_cache()
         self.encoded = self._new_encoded()
         retrieved = self._retrieved(tokens, pads, neighbours, neighbour_mask)
-        reading: PromptReading | _Watching | None = None
+        reading: PromptReading | WatchingReading | None = None
         if retrieved is not None:
             reading = PromptReading(self, retrieved, pads if bool(pads.any()) else None)
         elif self.encoded is not None:
-            reading = _Watching(self)
+            reading = WatchingReading(self)
         inputs: dict[str, Any] = {"input_ids": tokens.masked_fill(~self.mask, 0)}
         if is_padded:
             inputs["attention_mask"] = self.mask.long()
@@ -138,7 +147,7 @@ class FittedDecoding:
         if completing:
             found = self._read_completing(completing, neighbours, neighbour_mask)
         positions = torch.tensor(self.lengths, device=device)[:, None]
-        self.mask = torch.nn.functional.pad(self.mask, (0, 1), value=True)
+        self.mask = pad(self.mask, (0, 1), value=True)
         self.lengths = [length + 1 for length in self.lengths]
         inputs: dict[str, Any] = {"input_ids": torch.tensor(tokens, device=device)[:, None]}
         seen = self.mask
@@ -169,6 +178,54 @@ class FittedDecoding:
             self.present = self.present.select(index)
         if self.encoded is not None:
             self.encoded.select(rows)
+        self._drop_unused()
+
+    @torch.no_grad()
+    def join(self, other: Decoding) -> None:
+        """Take the sequences of another decoding of this model in, behind one's own.
+
+        The shorter of the two is padded on the left, so a base must bear that unless both are as long.
+        """
+        if not isinstance(other, FittedDecoding) or other.model is not self.model:
+            raise ConfigError("a decoding of another model was to join; expected one of the same")
+        if other.window != self.window:
+            raise ConfigError(
+                f"a decoding with a window of {other.window} was to join; expected {self.window}, as here"
+            )
+        if not other.lengths:
+            return
+        if not self.lengths:
+            self._become(other)
+            return
+        if not self.trusted and len({*self.lengths, *other.lengths}) > 1:
+            self.model.expect_cached(ragged=True)
+        later = self.turn - other.turn
+        slots = max(self.mask.shape[1], other.mask.shape[1])
+        join_caches(self.cache, other.cache, slots)
+        self.dropped = self.turn - slots
+        masks = [pad(mask, (slots - mask.shape[1], 0), value=False) for mask in (self.mask, other.mask)]
+        self.mask = torch.cat(masks)
+        self.present = joined(self.present, self.batch, other.present, other.batch)
+        if self.encoded is not None and other.encoded is not None:
+            self.encoded.join(other.encoded, later)
+        self.lengths = self.lengths + other.lengths
+        self.tails = self.tails + other.tails
+
+    def _become(self, other: "FittedDecoding") -> None:
+        self.lengths = other.lengths
+        self.tails = other.tails
+        self.dropped = other.dropped
+        self.mask = other.mask
+        self.cache = other.cache
+        self.present = other.present
+        self.encoded = other.encoded
+
+    def _drop_unused(self) -> None:
+        """Take away the slots before the longest sequence, which only one that has left had used."""
+        unused = self.mask.shape[1] - max(self.lengths, default=0)
+        if self.lengths and unused and crop_front(self.cache, unused):
+            self.mask = self.mask[:, unused:]
+            self.dropped += unused
 
     def _new_cache(self) -> Any:
         from transformers import DynamicCache
@@ -196,11 +253,10 @@ class FittedDecoding:
         All sequences end at the same slot, so a slot's place in the ring is the same for all.
         """
         assert self.encoded is not None
-        slots = self.mask.shape[1]
         kept = min(self.model.config.chunk_len, x.shape[1])
         for back in range(kept, 0, -1):
-            is_token = self.mask[:, slots - back].tolist()
-            self.encoded.observe(slots - back, x[:, x.shape[1] - back], is_token)
+            is_token = self.mask[:, self.mask.shape[1] - back].tolist()
+            self.encoded.observe(self.turn - back, x[:, x.shape[1] - back], is_token)
 
     def _positions(self, positions: Tensor) -> dict[str, Tensor]:
         """For bases that are told positions; others count the mask."""
@@ -254,97 +310,3 @@ class FittedDecoding:
         if self.present is not None:
             self.present = self.present.replaced(completing, found)
         return found
-
-
-class PromptReading(WholeReading):
-    """Whole prompts, whose last states and encoded neighbours are kept for the tokens that follow."""
-
-    def __init__(self, decoding: FittedDecoding, retrieved: "Retrieved", pads: Tensor | None) -> None:
-        super().__init__(decoding.model, retrieved, decoding.mask, pads)
-        self.decoding = decoding
-
-    def cross(self, layer: int, x: Tensor) -> Tensor:
-        is_first = self.encoded is None
-        if is_first:
-            self.decoding.observe(x)
-        added = super().cross(layer, x)
-        if is_first:
-            kept, (rows, chunks) = self.decoding.encoded, self.decoding.last_chunks()
-            assert kept is not None
-            assert self.encoded is not None
-            kept.store(rows, self.encoded[rows, chunks], self.retrieved.is_token[rows, chunks])
-        return added
-
-
-class _Watching(Reading):
-    """Prompts without neighbours: nothing is read, but later chunks need the last states."""
-
-    def __init__(self, decoding: FittedDecoding) -> None:
-        super().__init__(decoding.model.joints)
-        self.decoding = decoding
-        self.observed = False
-
-    def cross(self, layer: int, x: Tensor) -> None:
-        if not self.observed:
-            self.decoding.observe(x)
-            self.observed = True
-
-
-class NewestReading(Reading):
-    """The newest token of every sequence, with the neighbours that it reads at present."""
-
-    def __init__(
-        self, decoding: FittedDecoding, completing: Sequence[int], found: "Retrieved | None"
-    ) -> None:
-        super().__init__(decoding.model.joints)
-        self.model = decoding.model
-        self.decoding = decoding
-        self.completing = completing
-        self.found = found
-        self.present = decoding.present
-        self.observed = False
-
-    def attend(self, layer: int, asked: Asked) -> Tensor:
-        memory = None if self.present is None else self.present.memories.get(layer)
-        if memory is None:
-            return asked.own
-        folded = self.decoding.folded.get(layer)
-        if folded is None:
-            folded = fold(memory, self.model.weighing(layer, asked.num_heads), asked.scaling)
-            self.decoding.folded[layer] = folded
-        found, total = read_folded(asked.query, folded, asked.softcap)
-        mixed = share(found, total, asked.own.transpose(1, 2), own_total(asked), folded.present)
-        return mixed.transpose(1, 2).contiguous()
-
-    def cross(self, layer: int, x: Tensor) -> Tensor | None:
-        kept = self.decoding.encoded
-        assert kept is not None
-        if not self.observed:
-            self._observe(kept, x)
-            self.observed = True
-        if not kept.present_rows:
-            return None
-        return kept.attend(kept.operators[self.model.config.layers.index(layer + 1)], x[:, 0])[:, None]
-
-    def _observe(self, kept: NeighbourCache, x: Tensor) -> None:
-        """At layer min(P), keep the states, and encode the neighbours of the chunks just completed."""
-        self.decoding.observe(x)
-        if self.found is not None:
-            chunks, is_token = kept.chunks(self.decoding.mask.shape[1] - 1, self.completing)
-            encoded = self.model.encode(self.found, chunks, is_token)
-            kept.store(self.completing, encoded[:, 0], self.found.is_token[:, 0])
-        # A chunk without neighbours must not go on reading those of the chunk before.
-        elif self.completing:
-            kept.clear(self.completing)
-        kept.place([length - 1 for length in self.decoding.lengths])
-
-    def vote(self) -> Vote | None:
-        pointer = self.model.pointer
-        if pointer is None or self.present is None or self.present.keys is None:
-            return None
-        states = self.states[self.model.config.pointer_layer - 1][:, -1:]
-        queries = pointer.standardise(states.to(pointer.mean.dtype))[:, None]
-        vote = pointer.vote(
-            queries, self.present.keys[:, None], self.present.voted[:, None], self.present.is_voter[:, None]
-        )
-        return vote.at((slice(None), 0, 0))

@@ -1,10 +1,8 @@
 """A pretrained causal LM of Hugging Face with retrieval: frozen, exact without neighbours, better with them.
 
 The base is not changed. Hooks let it ask, layer by layer, what there is to read (`readings`); without
-neighbours they stay silent, and its logits are what they were, bit for bit. What is new is small: five
-numbers for each head that reads neighbours (`beside`) or the paper's encoder and cross-attention, and a
-pointer with its gate (`model/pointer.py`). Only that is trained and saved; the base is named by its id and a
-checksum.
+neighbours they stay silent, and its logits are what they were, bit for bit. What is new is small, and lies
+beside the base (`additions`). Only that is trained and saved; the base is named by its id and a checksum.
 """
 
 import inspect
@@ -20,29 +18,24 @@ from torch import Tensor, nn
 from retro.config.as_json import to_dict
 from retro.config.fit import FitConfig
 from retro.errors import ConfigError
+from retro.fitting.additions import Additions
 from retro.fitting.base import Known, describe_base, look_at
-from retro.fitting.beside import Weighing, put_beside, take_away
+from retro.fitting.beside import put_beside, take_away
 from retro.fitting.cached import decoding_fault
 from retro.fitting.decoding import FittedDecoding
-from retro.fitting.neighbours import RUNS, Retrieved, read_neighbours, trunk_states
+from retro.fitting.neighbours import Retrieved, read_neighbours, trunk_states
 from retro.fitting.places import evaluating, settled
 from retro.fitting.reader import Reader, change_weights, reader_in
 from retro.fitting.readings import Joints, Reading, expect_hookable
-from retro.fitting.whole import WholeReading
+from retro.fitting.whole import WatchedReading, WholeReading
 from retro.machine import has_bfloat16
-from retro.model.chunked_cross_attention import ChunkedCrossAttention
-from retro.model.encoder import Encoder
-from retro.model.layers import embed
-from retro.model.pointer import Pointer, Vote
-from retro.model.protocol import ModelFacts, Scored, TrainableModel
+from retro.model.pointer import Vote
+from retro.model.protocol import ModelFacts, Scored
 from retro.model.read_out import score_mixture, score_states
 from retro.model.weights import write_model
 
-PACE = 5.0
-"""How many times as fast as each head's own numbers those are learned that all heads have in common."""
 
-
-class FittedModel(TrainableModel):
+class FittedModel(Additions):
     """A base that reads neighbours."""
 
     kind = "fitted"
@@ -66,7 +59,7 @@ class FittedModel(TrainableModel):
         self._base = (base.requires_grad_(False).eval(),)
         known = known or look_at(base)
         places = known.places
-        self.config = settled(config or FitConfig(), places)
+        self.config: FitConfig = settled(config or FitConfig(), places)
         hub: Any = base.config
         text = hub.get_text_config()
         self.vocab_size: int = text.vocab_size
@@ -90,7 +83,7 @@ class FittedModel(TrainableModel):
         self.takes_positions = known.takes_positions
         self.relative = known.relative
         self._decodes: frozenset[bool] = frozenset()
-        self._add(places.num_heads)
+        self.add(places.num_heads, next(base.parameters()).dtype)
         crossed = tuple(layer - 1 for layer in self.config.layers) if self.cross else ()
         self._watched = (self.config.pointer_layer - 1,) if self.config.pointer else ()
         self.joints = Joints(base, places, self._watched, crossed)
@@ -105,50 +98,6 @@ class FittedModel(TrainableModel):
             put_beside(base)
         if self.pointer is not None:
             self._calibrate_roughly()
-
-    def _add(self, num_heads: int) -> None:
-        """Make what is new."""
-        config = self.config
-        dtype = next(self.base.parameters()).dtype
-        self.bias: nn.Parameter | None = None
-        self.log_scale: nn.Parameter | None = None
-        self.trust: nn.Parameter | None = None
-        self.common: nn.Parameter | None = None
-        self.pointer: Pointer | None = None
-        self.encoder: Encoder | None = None
-        self.encoder_embedding: nn.Embedding | None = None
-        self.cross: nn.ModuleList | None = None
-        if config.reading == "attention":
-            zeros = torch.zeros(len(config.layers), num_heads, dtype=dtype)
-            self.bias = nn.Parameter(zeros, requires_grad=config.tune_heads)
-            self.log_scale = nn.Parameter(zeros.clone(), requires_grad=config.tune_heads)
-            if config.weigh_likeness:
-                of_measures = zeros[..., None].repeat(1, 1, len(RUNS))
-                self.trust = nn.Parameter(of_measures, requires_grad=config.tune_heads)
-                self.common = nn.Parameter(zeros.new_zeros(2 + len(RUNS)), requires_grad=config.tune_heads)
-        if config.pointer:
-            self.pointer = Pointer(self.width, self.last_width).to(dtype)
-        if config.reading == "cross-attention":
-            encoder = config.encoder
-            self.encoder = Encoder(encoder, self.width, config.cross_attention_positions).to(dtype)
-            self.encoder_embedding = nn.Embedding(self.vocab_size, encoder.d_model, dtype=dtype)
-            nn.init.normal_(self.encoder_embedding.weight, std=encoder.d_model**-0.5)
-            operators = [self._cross_attention(encoder.d_model) for _ in config.layers]
-            self.cross = nn.ModuleList(operators).to(dtype)
-            for operator in operators:
-                # A quiet start: before it is trained, cross-attention adds nothing.
-                nn.init.zeros_(operator.attention.out.weight)
-
-    def _cross_attention(self, memory_width: int) -> ChunkedCrossAttention:
-        encoder = self.config.encoder
-        return ChunkedCrossAttention(
-            self.width,
-            memory_width,
-            encoder.num_heads,
-            encoder.head_dim,
-            self.config.chunk_len,
-            positions=self.config.cross_attention_positions,
-        )
 
     @property
     def base(self) -> nn.Module:
@@ -253,6 +202,26 @@ class FittedModel(TrainableModel):
             self.pointer, self.head, states, vote, targets, self.vocab_size, self.pad_id, greedy
         )
 
+    @torch.no_grad()
+    def neighbour_attention(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"],
+        neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
+    ) -> Float[Tensor, "batch seq neighbour"]:
+        """At each position, the part of the attention that goes to each neighbour read there.
+
+        Beside the text it is a part of all attention, the text's included. The mean over heads and layers;
+        zero if only a pointer reads neighbours.
+        """
+        retrieved = self.retrieve(tokens, neighbours, neighbour_mask)
+        nothing = torch.zeros(*tokens.shape, neighbours.shape[2], device=tokens.device)
+        if retrieved is None:
+            return nothing
+        reading = WatchedReading(self, retrieved, tokens != self.pad_id)
+        self.run(reading, **self.inputs(tokens), use_cache=False)
+        return torch.stack(reading.attention).mean(0) if reading.attention else nothing
+
     def begin(self, window: int = 0) -> FittedDecoding:
         return FittedDecoding(self, window)
 
@@ -289,10 +258,7 @@ class FittedModel(TrainableModel):
             return self.run(None, **self.inputs(tokens), use_cache=False).last_hidden_state, None
         reading = WholeReading(self, retrieved, tokens != self.pad_id)
         # The base itself needs no gradient unless something within it is trained.
-        within = [] if self.cross is None else list(self.cross.parameters())
-        heads = (self.bias, self.log_scale, self.trust, self.common)
-        within += [number for number in heads if number is not None]
-        trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in within)
+        trains = torch.is_grad_enabled() and self.trains_within
         with torch.set_grad_enabled(trains):
             states = self.run(reading, **self.inputs(tokens), use_cache=False).last_hidden_state
         return states, reading.vote()
@@ -323,32 +289,6 @@ class FittedModel(TrainableModel):
         """Let the base read neighbours; `chunks` are the numbers of the chunks that retrieved them, and
         `found_by` their tokens."""
         return read_neighbours(self, neighbours, mask, chunks, found_by)
-
-    def weighing(self, layer: int, num_heads: int) -> Weighing:
-        """How the heads of a layer, counted from 0, weigh neighbours against the text."""
-        assert self.bias is not None
-        assert self.log_scale is not None
-        place = self.config.layers.index(layer + 1)
-        bias, log_scale = self.bias[place, :num_heads], self.log_scale[place, :num_heads]
-        if self.trust is None or self.common is None:
-            return Weighing(bias, log_scale.exp(), None)
-        # What all heads have in common is clear sooner than how each one differs.
-        more, sharper, trusted = (PACE * self.common).split([1, 1, len(RUNS)])
-        trust = self.trust[place, :num_heads] + trusted
-        return Weighing(bias + more, (log_scale + sharper).exp(), trust)
-
-    def encode(self, retrieved: Retrieved, x: Tensor, is_token: Tensor) -> Tensor:
-        """The paper's encoding of the neighbours, conditioned on the states `x` of whole chunks."""
-        assert self.encoder is not None
-        assert self.encoder_embedding is not None
-        m, num_chunks = self.config.chunk_len, retrieved.neighbours.shape[1]
-        chunks = rearrange(x[:, : num_chunks * m], "b (u m) d -> b u m d", m=m)
-        chunk_is_token = rearrange(is_token[:, : num_chunks * m], "b (u m) -> b u m", m=m)
-        known = retrieved.neighbours.masked_fill(~retrieved.is_token, 0)
-        encoded: Tensor = self.encoder(
-            embed(self.encoder_embedding, known), retrieved.is_token, chunks, chunk_is_token
-        )
-        return encoded
 
     # What is usual
 

@@ -107,3 +107,37 @@ class Present:
         }
         keys = None if self.keys is None else pad(self.keys, (0, 0, 0, missing))
         return Present(memories, keys, pad(self.voted, (0, missing)), pad(self.is_voter, (0, missing)))
+
+    def silent(self, batch: int) -> "Present":
+        """The same for so many sequences that read nothing."""
+        rows = torch.zeros(batch, dtype=torch.long, device=self.voted.device)
+        everyone = list(range(batch))
+        return self.select(rows).replaced(everyone, None)
+
+
+def joined(own: Present | None, num_own: int, new: Present | None, num_new: int) -> Present | None:
+    """What two batches read, one behind the other; None stands for a batch that has read nothing yet."""
+    if own is None and new is None:
+        return None
+    own = own if own is not None else _some(new).silent(num_own)
+    new = new if new is not None else own.silent(num_new)
+    width = max(own.voted.shape[-1], new.voted.shape[-1])
+    own, new = own._widened(width), new._widened(width)
+    memories = {
+        layer: Memory(
+            torch.cat([memory.keys, new.memories[layer].keys]),
+            torch.cat([memory.values, new.memories[layer].values]),
+            torch.cat([memory.is_token, new.memories[layer].is_token]),
+            torch.cat([memory.likeness, new.memories[layer].likeness]),
+        )
+        for layer, memory in own.memories.items()
+    }
+    keys = None
+    if own.keys is not None and new.keys is not None:
+        keys = torch.cat([own.keys, new.keys])
+    return Present(memories, keys, torch.cat([own.voted, new.voted]), torch.cat([own.is_voter, new.is_voter]))
+
+
+def _some(present: Present | None) -> Present:
+    assert present is not None
+    return present

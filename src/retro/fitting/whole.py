@@ -1,13 +1,13 @@
 """Reading neighbours for whole sequences at once: in training, in scoring, and for prompts."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from retro.fitting.beside import own_total, read, rows_of_heads, share
+from retro.fitting.beside import NONE, Memory, own_total, read, rows_of_heads, share
 from retro.fitting.interface import Asked
 from retro.fitting.readings import Reading
 from retro.model.pointer import Vote, in_place, rows_of
@@ -96,6 +96,52 @@ class WholeReading(Reading):
         queries = rows_of(pointer.standardise(states.to(pointer.mean.dtype)), m, self.num_chunks)
         rows = pointer.vote(queries, self.retrieved.keys, self.retrieved.voted, self.retrieved.is_voter)
         return in_place(rows, m, length)
+
+
+class WatchedReading(WholeReading):
+    """Whole sequences without padding before them, with a look at what their attention reads."""
+
+    def __init__(self, model: "FittedModel", retrieved: "Retrieved", is_token: Tensor) -> None:
+        super().__init__(model, retrieved, is_token)
+        self.attention: list[Tensor] = []
+        """Of each layer, the part of all attention that goes to each neighbour (batch, seq, neighbour)."""
+
+    def attend(self, layer: int, asked: Asked) -> Tensor:
+        memory = self.retrieved.memories.get(layer)
+        if memory is not None and asked.query.shape[2] >= self.chunk_len:
+            self.attention.append(self._attention_to(layer, asked, memory))
+        return super().attend(layer, asked)
+
+    def _attention_to(self, layer: int, asked: Asked, memory: Memory) -> Tensor:
+        m, (_, _, num_neighbours, length) = self.chunk_len, self.retrieved.neighbours.shape
+        weighing = self.model.weighing(layer, asked.num_heads)
+        rows = rows_of_heads(asked.query, m, self.num_chunks)
+        stop = asked.query.shape[2] - m + 1
+        own_sum = own_total(asked)[:, :, m - 1 :]
+        parts = []
+        for rank in range(num_neighbours):
+            # Each neighbour alone: its sum of exponentials beside those of all others and of the text.
+            place = slice(rank * length, (rank + 1) * length)
+            one = Memory(
+                memory.keys[..., place, :],
+                memory.values[..., place, :],
+                memory.is_token[..., place],
+                memory.likeness[..., place, :],
+            )
+            _, total = read(rows, one, weighing, asked.scaling, asked.softcap)
+            total = rearrange(total, "b h u m -> b h (u m)")[:, :, :stop] + weighing.bias[:, None]
+            present = one.is_token.any(-1).repeat_interleave(m, dim=1)[:, None, :stop]
+            parts.append(torch.where(present, total, NONE))
+        sums = torch.stack([own_sum, *parts], -1).softmax(-1)[..., 1:]
+        return torch.nn.functional.pad(sums.mean(1), (0, 0, m - 1, 0))
+
+    def cross(self, layer: int, x: Tensor) -> Tensor:
+        added = super().cross(layer, x)
+        assert self.model.cross is not None
+        assert self.encoded is not None
+        operator: Any = self.model.cross[self.model.config.layers.index(layer + 1)]
+        self.attention.append(operator.attention_to(x, self.encoded, self.retrieved.is_token))
+        return added
 
 
 def shifted(x: Float[Tensor, "batch seq width"] | Tensor, by: Tensor) -> Tensor:

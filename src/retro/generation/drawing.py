@@ -14,12 +14,24 @@ HEADS = (64, 1024)
 
 
 def penalise(
-    logits: Float[Tensor, "*batch vocab"], seen: Bool[Tensor, "*batch vocab"], penalty: float
+    logits: Float[Tensor, "*batch vocab"],
+    seen: Bool[Tensor, "*batch vocab"],
+    penalty: float | Float[Tensor, "*batch 1"],
 ) -> Float[Tensor, "*batch vocab"]:
     """Make tokens already seen less likely, or more likely if the penalty is below 1."""
     # Dividing a negative logit would raise it, so negative ones are multiplied.
     lowered = torch.where(logits > 0, logits / penalty, logits * penalty)
     return torch.where(seen, lowered, logits)
+
+
+def penalise_counted(
+    logits: Float[Tensor, "*batch vocab"],
+    counts: Float[Tensor, "*batch vocab"],
+    frequency: Float[Tensor, "*batch 1"],
+    presence: Float[Tensor, "*batch 1"],
+) -> Float[Tensor, "*batch vocab"]:
+    """OpenAI's penalties: for each time that a token was written, and once if it was."""
+    return logits - frequency * counts - presence * (counts > 0)
 
 
 def draw(

@@ -46,6 +46,10 @@ class Choice:
     repetition_penalty: float = 1.0
     """Above 1, tokens already in the prompt or the sample become less likely: positive logits
     are divided by it, the others multiplied."""
+    frequency_penalty: float = 0.0
+    """What a token's logit loses for each time that it was written in the sample, as OpenAI defines it."""
+    presence_penalty: float = 0.0
+    """What a token's logit loses once it was written in the sample, as OpenAI defines it."""
     min_tokens: int = 0
     """Nothing ends a sample before it has this many tokens."""
     stop: tuple[str, ...] = ()
@@ -65,6 +69,9 @@ class Choice:
             raise ConfigError(
                 f"repetition_penalty is {self.repetition_penalty}; expected more than 0, 1 for none"
             )
+        for name in ("frequency_penalty", "presence_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected a finite number, 0 for none")
         if self.min_tokens < 0:
             raise ConfigError(f"min_tokens is {self.min_tokens}; expected 0 or more")
         if "" in self.stop:
@@ -118,6 +125,8 @@ class Request:
     """How many continuations of each prompt."""
     log_probs: bool = False
     """Whether to give the log-probability of each token."""
+    top_log_probs: int = 0
+    """Of how many of the most probable tokens to give the log-probability at each place."""
 
     def __post_init__(self) -> None:
         # A string is a sequence of strings, too: each character would become a prompt.
@@ -129,6 +138,8 @@ class Request:
         least = max(1, self.choice.min_tokens)
         if self.max_tokens < least:
             raise ConfigError(f"max_tokens is {self.max_tokens}; expected at least {least}")
+        if self.top_log_probs < 0:
+            raise ConfigError(f"top_log_probs is {self.top_log_probs}; expected 0 or more")
         if self.samples < 1:
             raise ConfigError(f"samples is {self.samples}; expected at least 1")
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.generation.request import Choice
+from retro.generation.request import Choice, Retrieval
 from retro.retrieval.datastore import Neighbour
+from retro.retrieval.retriever import Searcher
 
 Finish = Literal["length", "end", "stop"]
 """Why a sample ended: at its maximal length, at the end of the document, or at a stop."""
@@ -56,11 +57,16 @@ class Token:
     neighbours: list[Neighbour] | None = None
     log_prob: float | None = None
     finish: Finish | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    """The most probable tokens and their log-probabilities, if they were asked for."""
 
 
 class Growing:
     """A sample in progress. It has its own random numbers, so it does not
     depend on its batch."""
+
+    fault: Exception | None = None
+    """Why it could not go on, in a batch whose other sequences did."""
 
     def __init__(
         self,
@@ -70,11 +76,16 @@ class Growing:
         max_tokens: int,
         seed: str,
         passages: Sequence[Neighbour] | None = None,
+        search: tuple[Searcher, Retrieval] | None = None,
+        top_log_probs: int = 0,
     ) -> None:
+        """`search` is where the neighbours of its chunks are looked for, and how; None: nowhere."""
         self.sample = sample
         self.choice = choice
         self.max_tokens = max_tokens
         self.passages = passages
+        self.search = search
+        self.top_log_probs = top_log_probs
         self._tokenizer = tokenizer
         self._random = random.Random(seed)
         self._stream = TextStream(tokenizer, choice.stop)
@@ -83,6 +94,10 @@ class Growing:
     def enders(self) -> tuple[int, ...]:
         """Tokens that end the sample."""
         return (self._tokenizer.end_id, *self.choice.stop_tokens)
+
+    @property
+    def wants_log_probs(self) -> bool:
+        return self.sample.log_probs is not None or self.top_log_probs > 0
 
     @property
     def may_end(self) -> bool:
@@ -110,12 +125,12 @@ class Growing:
         """The next random number of this sequence, in [0, 1)."""
         return self._random.random()
 
-    def take(self, token: int, log_prob: float | None) -> Token:
+    def take(self, token: int, log_prob: float | None, top: tuple[tuple[int, float], ...] = ()) -> Token:
         """Append a token, unless it ends the sample."""
         # A token that ends the sample is not part of it, but it releases the text held back.
         if token in self.enders:
             reason: Finish = "end" if token == self._tokenizer.end_id else "stop"
-            return self._told(Token(token, self._stream.finish(), None, log_prob, reason))
+            return self._told(Token(token, self._stream.finish(), None, log_prob, reason, top))
         self.sample.tokens.append(token)
         if self.sample.log_probs is not None and log_prob is not None:
             self.sample.log_probs.append(log_prob)
@@ -123,11 +138,11 @@ class Growing:
         # The stop text may have begun in earlier tokens, which are dropped with it.
         if stopped:
             self._cut()
-            return self._told(Token(token, text, None, log_prob, "stop"))
+            return self._told(Token(token, text, None, log_prob, "stop", top))
         if len(self.sample.continuation) >= self.max_tokens:
             text += self._stream.finish()
-            return self._told(Token(token, text, None, log_prob, "length"))
-        return self._told(Token(token, text, None, log_prob, None))
+            return self._told(Token(token, text, None, log_prob, "length", top))
+        return self._told(Token(token, text, None, log_prob, None, top))
 
     def _told(self, token: Token) -> Token:
         """Record in the sample what the reader of the stream is told."""

@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import Cache
 
 from retro.errors import ConfigError
+from retro.generation.batch import retrieve
 from retro.generation.request import Retrieval
-from retro.generation.sampler import retrieve
 from retro.model.protocol import Decoding, LanguageModel
 from retro.retrieval.retriever import Searcher, stack_neighbours
 from retro.retrieval.search import Neighbour

@@ -119,6 +119,30 @@ class TokenCache:
         self.bias = self.bias[index]
         self._look_for_padding()
 
+    def join(self, other: "TokenCache") -> None:
+        """Append the sequences of another cache, so that all end at the same slot."""
+        turn, own, new = self.turn, slice(self.start, self.end), slice(other.start, other.end)
+        live = max(own.stop - own.start, new.stop - new.start)
+        capacity = self.capacity if live < self.capacity else max(SMALLEST, 2 * (live + 1))
+
+        def joined(mine: Tensor, others: Tensor, nothing: float = 0.0) -> Tensor:
+            result = mine.new_zeros(len(mine) + len(others), *mine.shape[1:-2], capacity, mine.shape[-1])
+            # Before a sequence begins, up to the slot that all end at.
+            result[..., :live, :] = nothing
+            result[: len(mine), ..., live - (own.stop - own.start) : live, :] = mine[..., own, :]
+            result[len(mine) :, ..., live - (new.stop - new.start) : live, :] = others[..., new, :]
+            return result
+
+        self.keys = [joined(*pair) for pair in zip(self.keys, other.keys, strict=True)]
+        self.values = [joined(*pair) for pair in zip(self.values, other.values, strict=True)]
+        masked = torch.finfo(self.bias.dtype).min / 2
+        self.bias = joined(self.bias[..., None], other.bias[..., None], masked)[..., 0]
+        self.lengths = self.lengths + other.lengths
+        # The clock goes on as it did, wherever the slots are now.
+        self.end, self.shifted = live, turn - live
+        self._measure(capacity)
+        self._look_for_padding()
+
     def _look_for_padding(self) -> None:
         self.has_padding = bool((self.bias[:, self.start : self.end] < 0).any())
 
@@ -137,6 +161,10 @@ class TokenCache:
         self.bias = _moved(self.bias.unsqueeze(-1), start, self.end, capacity).squeeze(-1)
         self.end = live
         self.shifted += start
+        self._measure(capacity)
+
+    def _measure(self, capacity: int) -> None:
+        """Have the distances between so many slots."""
         if capacity != self.capacity:
             # From capacity − 1 down to 0: the last n of them belong to the last n slots.
             distances = falling_distances(1, capacity, capacity - 1, like=self.bias)
@@ -269,6 +297,19 @@ class NeighbourCache:
         self.values = [tensor[index] for tensor in self.values]
         self._refresh()
 
+    def join(self, other: "NeighbourCache", later: int) -> None:
+        """Append the sequences of another cache, whose clock is `later` turns behind this one's."""
+        k = max(self.is_token.shape[1], other.is_token.shape[1])
+        self._widen(k)
+        other._widen(k)
+        # What the other clock has put into one place of the ring belongs `later` places further on.
+        self.recent = torch.cat([self.recent, other.recent.roll(later, 1)])
+        self.recent_is_token = torch.cat([self.recent_is_token, other.recent_is_token.roll(later, 1)])
+        self.is_token = torch.cat([self.is_token, other.is_token])
+        self.keys = [torch.cat(pair) for pair in zip(self.keys, other.keys, strict=True)]
+        self.values = [torch.cat(pair) for pair in zip(self.values, other.values, strict=True)]
+        self._refresh()
+
     def _widen(self, k: int) -> None:
         """Make room for k neighbours in each sequence; the new places are masked."""
         missing = k - self.is_token.shape[1]
@@ -313,11 +354,7 @@ class VoterCache:
         """Keep the voters (rows, voter) that these sequences have from now on."""
         index = torch.tensor(rows, dtype=torch.long, device=self.keys.device)
         count = voters.tokens.shape[-1]
-        missing = count - self.tokens.shape[1]
-        if missing > 0:
-            pad = torch.nn.functional.pad
-            self.keys = pad(self.keys, (0, 0, 0, missing))
-            self.tokens, self.is_voter = pad(self.tokens, (0, missing)), pad(self.is_voter, (0, missing))
+        self._widen(count)
         self.keys[index, :count] = voters.keys
         self.tokens[index, :count] = voters.tokens
         # A sequence with fewer neighbours than last time must not hear the old ones behind them.
@@ -332,6 +369,24 @@ class VoterCache:
         """Keep only these sequences; one that is named twice is duplicated."""
         index = torch.tensor(rows, dtype=torch.long, device=self.keys.device)
         self.keys, self.tokens, self.is_voter = self.keys[index], self.tokens[index], self.is_voter[index]
+
+    def join(self, other: "VoterCache") -> None:
+        """Append the sequences of another cache."""
+        count = max(self.tokens.shape[1], other.tokens.shape[1])
+        self._widen(count)
+        other._widen(count)
+        self.keys = torch.cat([self.keys, other.keys])
+        self.tokens = torch.cat([self.tokens, other.tokens])
+        self.is_voter = torch.cat([self.is_voter, other.is_voter])
+
+    def _widen(self, count: int) -> None:
+        """Make room for so many voters in each sequence; the new places are empty."""
+        missing = count - self.tokens.shape[1]
+        if missing > 0:
+            pad = torch.nn.functional.pad
+            self.keys = pad(self.keys, (0, 0, 0, missing))
+            self.tokens = pad(self.tokens, (0, missing))
+            self.is_voter = pad(self.is_voter, (0, missing))
 
     def vote(self, states: Float[Tensor, "batch width"]) -> Vote | None:
         """The vote at the newest token of each sequence; None if there is none in any."""

@@ -53,10 +53,37 @@ class ChunkedCrossAttention(nn.Module):
         is_token: Bool[Tensor, "batch chunk neighbour retrieved"],
     ) -> Float[Tensor, "batch seq d_model"]:
         """What is added to the residual stream."""
+        if encoded.shape[1] == 0:
+            return torch.zeros_like(x)
+        weights, value, is_read = self._attend(x, encoded, is_token)
+        # Over masked keys alone the softmax would be uniform, so a chunk without
+        # neighbours is set to zero.
+        return self._to_positions(self.attention.merge_heads(weights @ value) * is_read, x.shape[1])
+
+    def attention_to(
+        self,
+        x: Float[Tensor, "batch seq d_model"],
+        encoded: Float[Tensor, "batch chunk neighbour retrieved d_encoder"],
+        is_token: Bool[Tensor, "batch chunk neighbour retrieved"],
+    ) -> Float[Tensor, "batch seq neighbour"]:
+        """The part of the attention that each neighbour gets, as a mean over heads."""
+        num_neighbours = encoded.shape[2]
+        if encoded.shape[1] == 0:
+            return x.new_zeros(*x.shape[:2], num_neighbours)
+        weights, _, is_read = self._attend(x, encoded, is_token)
+        mass = weights.mean(2).unflatten(-1, (num_neighbours, -1)).sum(-1)
+        return self._to_positions(mass * is_read, x.shape[1])
+
+    def _attend(
+        self, x: Tensor, encoded: Tensor, is_token: Tensor
+    ) -> tuple[
+        Float[Tensor, "batch chunk heads m key"],
+        Float[Tensor, "batch chunk heads key head_dim"],
+        Bool[Tensor, "batch chunk 1 1"],
+    ]:
+        """Weights over all tokens of a chunk's neighbours, their values, and whether there are any."""
         num_chunks, num_neighbours, retrieved_len = encoded.shape[1:4]
         m, seq_len = self.chunk_len, x.shape[1]
-        if num_chunks == 0:
-            return torch.zeros_like(x)
         attention = self.attention
 
         # Drop the first m − 1 positions and cut the rest into rows of m: row u then holds
@@ -84,11 +111,13 @@ class ChunkedCrossAttention(nn.Module):
                 logits.unflatten(-1, (num_neighbours, retrieved_len)) + positional.unsqueeze(-2)
             ).flatten(-2)
         mask = rearrange(is_token, "batch chunk neighbour retrieved -> batch chunk 1 1 (neighbour retrieved)")
-        # All neighbours of a chunk share one softmax. Over masked keys alone it would be
-        # uniform, so a chunk without neighbours is set to zero.
-        output = attention.merge_heads(masked_softmax(logits, mask) @ value)
-        output = output * mask.any(-1).squeeze(2)[..., None]
+        # All neighbours of a chunk share one softmax.
+        return masked_softmax(logits, mask), value, mask.any(-1).squeeze(2)[..., None]
 
-        # Back to positions: drop the padding, and put the first m − 1 back as zeros.
-        output = rearrange(output, "batch chunk m d -> batch (chunk m) d")[:, : seq_len - m + 1]
-        return F.pad(output, (0, 0, m - 1, 0))
+    def _to_positions(
+        self, rows: Float[Tensor, "batch chunk m width"], seq_len: int
+    ) -> Float[Tensor, "batch seq width"]:
+        """Drop the padding of the last row, and put the first m − 1 positions back as zeros."""
+        m = self.chunk_len
+        flat = rearrange(rows, "batch chunk m d -> batch (chunk m) d")[:, : seq_len - m + 1]
+        return F.pad(flat, (0, 0, m - 1, 0))

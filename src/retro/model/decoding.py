@@ -17,6 +17,7 @@ from retro.errors import ConfigError, DataError
 from retro.model.caches import NeighbourCache, TokenCache, VoterCache
 from retro.model.layers import DecoderLayer, WholeSequences, embed
 from retro.model.pointer import Vote
+from retro.model.protocol import Decoding
 
 if TYPE_CHECKING:
     from retro.model.retro import Retro
@@ -106,6 +107,23 @@ class RetroDecoding:
             self.neighbours.select(rows)
         if self.voters is not None:
             self.voters.select(rows)
+
+    @torch.inference_mode()
+    def join(self, other: Decoding) -> None:
+        """Take the sequences of another decoding of this model in, behind one's own."""
+        if not isinstance(other, RetroDecoding) or other.model is not self.model:
+            raise ConfigError("a decoding of another model was to join; expected one of the same")
+        if other.window != self.window:
+            raise ConfigError(
+                f"a decoding with a window of {other.window} was to join; expected {self.window}, as here"
+            )
+        # Before the tokens are joined: what a ring holds is placed by its own clock.
+        later = self.tokens.turn - other.tokens.turn
+        self.tokens.join(other.tokens)
+        if self.neighbours is not None and other.neighbours is not None:
+            self.neighbours.join(other.neighbours, later)
+        if self.voters is not None and other.voters is not None:
+            self.voters.join(other.voters)
 
     @torch.inference_mode()
     def _begin(self, batch: int) -> None:

@@ -101,6 +101,23 @@ class WholeSequences:
             return in_place(pointer.vote(queries, voters.keys, voters.tokens, voters.is_voter), m, length)
 
 
+class Watched(WholeSequences):
+    """Whole sequences, with a look at what their cross-attention reads."""
+
+    def __init__(self, model: "Retro", is_token: Tensor, retrieved: tuple[Tensor, Tensor] | None) -> None:
+        super().__init__(model, is_token, retrieved)
+        self.attention: list[Tensor] = []
+        """Of each layer, the part of the attention that goes to each neighbour (batch, seq, neighbour)."""
+
+    def read_neighbours(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
+        read = super().read_neighbours(index, layer, x)
+        if self.retrieved is not None:
+            assert layer.cross_attention is not None
+            assert self.encoded is not None
+            self.attention.append(layer.cross_attention.attention_to(x, self.encoded, self.retrieved[1]))
+        return read
+
+
 def embed(table: nn.Embedding, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
     """Token vectors of unit variance.
 

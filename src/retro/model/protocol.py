@@ -122,6 +122,13 @@ class Decoding(Protocol):
         """Keep only these sequences; one that is named twice is duplicated."""
         ...
 
+    def join(self, other: "Decoding") -> None:
+        """Take the sequences of another decoding of the same model in, behind one's own.
+
+        Each goes on as it would alone. The other decoding is of no use then.
+        """
+        ...
+
 
 @runtime_checkable
 class LanguageModel(Protocol):
@@ -162,6 +169,24 @@ class LanguageModel(Protocol):
     def begin(self, window: int = 0) -> Decoding:
         """Start to generate; self-attention sees only the last `window` tokens, or
         all if it is 0."""
+        ...
+
+
+@runtime_checkable
+class AttentiveModel(LanguageModel, Protocol):
+    """A model that also tells how much it attends to each neighbour."""
+
+    def neighbour_attention(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"],
+        neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
+    ) -> Float[Tensor, "batch seq neighbour"]:
+        """At each position, the part of the attention that goes to each of the neighbours read there.
+
+        The mean over heads and layers; zero where none are read. Where a layer attends to nothing but
+        neighbours the parts add up to one; where it attends to the text as well, to less.
+        """
         ...
 
 

@@ -18,7 +18,7 @@ from retro.model.attention import FeedForward, RMSNorm, SelfAttention
 from retro.model.chunked_cross_attention import ChunkedCrossAttention
 from retro.model.decoding import RetroDecoding
 from retro.model.encoder import Encoder, EncoderCrossAttention
-from retro.model.layers import DecoderLayer, Reading, WholeSequences, embed
+from retro.model.layers import DecoderLayer, Reading, Watched, WholeSequences, embed
 from retro.model.pointer import LearnedPointer, Vote, Voters, successors
 from retro.model.protocol import ModelFacts, Scored, TrainableModel
 from retro.model.read_out import score_mixture, score_states
@@ -106,6 +106,23 @@ class Retro(TrainableModel):
         return score_mixture(
             self.pointer, self.read_out, states, vote, targets, vocab_size, pad_id, greedy, on_top=True
         )
+
+    def neighbour_attention(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"],
+        neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
+    ) -> Float[Tensor, "batch seq neighbour"]:
+        """At each position, the part of the cross-attention that goes to each neighbour read there.
+
+        The mean over heads and layers; zero where none are read.
+        """
+        retrieved = self.check_neighbours(tokens, neighbours, neighbour_mask)
+        reading = Watched(self, tokens != self.config.pad_id, retrieved)
+        self.run_layers(embed(self.embedding, tokens), reading)
+        if not reading.attention:
+            return torch.zeros(*tokens.shape, neighbours.shape[2], device=tokens.device)
+        return torch.stack(reading.attention).mean(0)
 
     def begin(self, window: int = 0) -> RetroDecoding:
         return RetroDecoding(self, window)

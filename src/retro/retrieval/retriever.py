@@ -63,7 +63,7 @@ class Retriever:
         """The k nearest neighbours of each chunk, given as tokens or as text; none for a blank one.
 
         Fewer if there are no more. Where no k is given it is the retriever's own. Only documents of the given
-        sources are found, if any are given, and none whose id is excluded.
+        sources are found, if any are given, and none whose id or content hash is excluded.
         """
         return self.datastore.search(chunks, self.num_neighbours if k is None else k, sources, exclude)
 

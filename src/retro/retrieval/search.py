@@ -53,6 +53,8 @@ class Neighbour:
     source: str
     place: Place | None = None
     """Where in its document it lies; none for a text that was given instead of retrieved."""
+    content_hash: str = ""
+    """Of its document; equal for equal texts. Empty for a text that was given."""
 
 
 @runtime_checkable

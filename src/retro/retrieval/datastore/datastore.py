@@ -41,13 +41,19 @@ class Datastore(DatastoreReader):
         with Writer(self) as writer:
             return writer.sync(documents, progress)
 
-    def delete(self, ids: Sequence[str] = (), sources: Sequence[str] = (), titles: Sequence[str] = ()) -> int:
-        """Delete documents by id, source or title, and return how many.
+    def delete(
+        self,
+        ids: Sequence[str] = (),
+        sources: Sequence[str] = (),
+        titles: Sequence[str] = (),
+        content_hashes: Sequence[str] = (),
+    ) -> int:
+        """Delete documents by id, source, title or content hash, and return how many.
 
         No search that starts from now on returns them; `compact` removes their bytes.
         """
         with Writer(self) as writer:
-            return writer.delete(ids, sources, titles)
+            return writer.delete(ids, sources, titles, content_hashes)
 
     def compact(self) -> int:
         """Remove what was deleted from every file, join small segments, and return the new version.

@@ -364,6 +364,20 @@ class Ledger:
                 numbers.update(found)
         return sorted(numbers)
 
+    def find_excluded(self, names: Sequence[str], version: int = NEWEST) -> list[int]:
+        """Numbers of documents by id or else by content hash; those that were deleted by then as well."""
+        hashes = [name for name in names if self._is_hash(name, version)]
+        ids = [name for name in names if name not in hashes]
+        with self.at(version):
+            by_hash = self.find("content_hash", hashes, version, deleted=True)
+            return sorted({*by_hash, *self.find("id", ids, version, deleted=True)})
+
+    def _is_hash(self, name: str, version: int) -> bool:
+        """Whether a name is no id, but the content hash of a document."""
+        return not self._named("id", name, version, True) and bool(
+            self._named("content_hash", name, version, True)
+        )
+
     def _named(self, column: str, name: str, version: int, deleted: bool) -> list[int]:
         try:
             found = self.rows(

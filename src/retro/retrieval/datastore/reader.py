@@ -162,8 +162,8 @@ class DatastoreReader:
         """The k nearest chunks of each text or chunk of tokens, nearest first.
 
         Fewer if there are no more, none for a blank one. Only documents of the given sources are found, if
-        any are given, and none whose id is excluded. All of it is of one version: the newest, once the
-        queries are embedded.
+        any are given, and none whose id or content hash is excluded. All of it is of one version: the newest,
+        once the queries are embedded.
         """
         if k < 1:
             raise ConfigError(f"k is {k}; expected at least 1; switch retrieval off instead")
@@ -197,7 +197,7 @@ class DatastoreReader:
         """The same in a given version; a `CompactedError` if the ledger can no longer answer for it."""
         number = version.version.number
         documents = self.ledger.find("source", sources, number) if sources else None
-        without = self.ledger.find("id", exclude, number, deleted=True) if exclude else ()
+        without = self.ledger.find_excluded(exclude, number) if exclude else ()
         # The only long step, between two short questions to the ledger: nothing is held meanwhile.
         distances, chunks = version.search(entries, k, documents, without)
         return self.describe(version, distances, chunks)
@@ -205,7 +205,7 @@ class DatastoreReader:
     def expect_known(self, sources: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
         """Refuse names that no search could find, before there is anything to search for."""
         self.ledger.find("source", sources)
-        self.ledger.find("id", exclude, deleted=True)
+        self.ledger.find_excluded(exclude)
 
     def describe(self, version: Search, distances: np.ndarray, chunks: np.ndarray) -> list[list[Neighbour]]:
         """Texts and documents of found chunks (query, rank), which the version must hold; −1 is left out."""
@@ -225,6 +225,7 @@ class DatastoreReader:
                 title=row["title"],
                 source=row["source"],
                 place=self._place(int(chunks[query, rank]), row),
+                content_hash=row["content_hash"],
             )
             described[query].append(neighbour)
         return described

@@ -130,13 +130,20 @@ class Writer:
             self.ledger.set_fact(NUMBERING, vars(numbering))
         return version.number
 
-    def delete(self, ids: Sequence[str], sources: Sequence[str], titles: Sequence[str]) -> int:
+    def delete(
+        self,
+        ids: Sequence[str],
+        sources: Sequence[str],
+        titles: Sequence[str],
+        content_hashes: Sequence[str] = (),
+    ) -> int:
         """Mark documents as deleted, as one version, and return how many."""
         with self.ledger.transaction():
             found = {
                 *self.ledger.find("id", ids),
                 *self.ledger.find("source", sources),
                 *self.ledger.find("title", titles),
+                *self.ledger.find("content_hash", content_hashes),
             }
             numbers = sorted(found)
             if not numbers:
