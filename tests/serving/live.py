@@ -1,6 +1,7 @@
 """A real server on a free port of loopback, in a thread of this process."""
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -24,10 +25,13 @@ KEY = "a-key-of-many-letters"
 class Live:
     """A server that runs, and a client of it."""
 
-    def __init__(self, server: Server, key: str = "") -> None:
+    def __init__(self, server: Server, key: str = "", send_buffer: int = 0) -> None:
+        """`send_buffer` bounds the bytes that the kernel takes for a client that does not read."""
         self.server = server
         self.key = key
         listener = listen(server.config)
+        if send_buffer:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         self.url = address(listener)
         self.process: Process = make_process(server, key)
         self._thread = threading.Thread(
@@ -61,9 +65,9 @@ def served(work: Workspace, model: LanguageModel, name: str = "small") -> Served
 
 
 @contextmanager
-def live(what: Served, key: str = "", **settings: Any) -> Iterator[Live]:
+def live(what: Served, key: str = "", send_buffer: int = 0, **settings: Any) -> Iterator[Live]:
     config = ServeConfig(**{"port": 0, "grace": 5.0, **settings})
-    running = Live(Server(what, config), key)
+    running = Live(Server(what, config), key, send_buffer)
     try:
         yield running
     finally:
