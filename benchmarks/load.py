@@ -220,7 +220,8 @@ async def client(
             tally.wrong.append(f"{answer.text!r} for {expected!r}")
         else:
             tally.right += 1
-            tally.first.append(answer.first)
+            if body.get("stream"):
+                tally.first.append(answer.first)
         tally.tokens += answer.tokens
 
 
