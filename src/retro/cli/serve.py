@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 KEY = "RETRO_KEY"
 """Where the environment may hold the key."""
+SMALL = 30_000_000
+"""Parameters, embeddings left aside, below which a model is small."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,15 @@ def main(arguments: list[str]) -> None:
 
 def make_served(opened: "OpenRun", options: Options) -> "Served":
     """The model, its datastore and its chat template, loaded."""
+    import torch
+
     from retro.generation.sampler import Sampler
     from retro.serving.asking import Served
     from retro.serving.chat import ChatTemplate
     from retro.serving.memory import Memory
 
+    if options.config.threads or "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(options.config.threads or _threads(opened.model.num_parameters()))
     memory = None
     if opened.model.facts.retrieves and not options.off:
         datastore = opened.datastore()
@@ -90,6 +96,16 @@ def make_served(opened: "OpenRun", options: Options) -> "Served":
         template=ChatTemplate.of(opened.tokenizer, opened.base_folder()),
         created=int(opened.path.stat().st_mtime),
     )
+
+
+def _threads(num_parameters: int) -> int:
+    """Threads to compute with.
+
+    A token of a small model takes about as long as handing it out. Threads on all cores would wait for each
+    other whenever one of them is talking: half the speed (docs/results.md).
+    """
+    cores = os.cpu_count() or 1
+    return max(1, cores - 1) if num_parameters < SMALL else cores
 
 
 def _key(options: Options) -> str:

@@ -28,6 +28,9 @@ class ServeConfig:
     """Neighbours of each chunk where a request does not say."""
     window: int = 0
     """Attend only to this many last tokens; 0: to all."""
+    threads: int = 0
+    """Threads that compute; 0: a small model leaves one core to the talking with clients, a large one takes
+    all."""
     copied_tokens: int = 32
     """Warn about longer runs that stand in a source word for word."""
     max_sequences: int = 32
@@ -58,6 +61,7 @@ class ServeConfig:
             "port": 0,
             "num_neighbours": 1,
             "window": 0,
+            "threads": 0,
             "copied_tokens": 1,
             "max_sequences": 1,
             "max_waiting": 0,
