@@ -43,6 +43,7 @@ BASES: dict[str, str] = {
     "demo": "--out OUT --recipe no-recipe",
     "study": "OWN --out OUT --embedder ENCODER --minutes 5",
     "harness": "WORK retro --tasks no-task",
+    "serve": "WORK --name no-run --port 0",
 }
 """A call of each command that would do little; what is drawn comes after it and changes it."""
 LONG = {
