@@ -295,12 +295,14 @@ def table(options: argparse.Namespace, opened: OpenRun, folder: Path) -> None:
         for row in dict.fromkeys(row for rows in found.values() for row in rows):
             starts = [start for start, rows in found.items() if row in rows and options.against in rows]
             sums = []
+            num_chunks = 0
             for start in starts:
                 bits, other = (np.array(found[start][name]["bits"]) for name in (row, options.against))
                 # The first token of a window is not predicted.
                 places = np.arange(start + 1, start + 1 + len(bits))
                 numbers = np.searchsorted(chunks.starts, places, side="right") - 1
                 kept = counted[numbers]
+                num_chunks += len(np.unique(numbers[kept]))
                 num_bytes = lengths[np.asarray(chunks.store.tokens[places])]
                 sums.append([(bits * kept).sum(), (other * kept).sum(), (num_bytes * kept).sum(), len(bits)])
             if not starts:
@@ -316,7 +318,7 @@ def table(options: argparse.Namespace, opened: OpenRun, folder: Path) -> None:
             print(
                 f"  {row:<10} {totals[0] / totals[2]:.4f} bits per byte, {options.against} "
                 f"{totals[1] / totals[2]:.4f}, saves {gain:<28} {totals[3] / seconds:6,.0f} tokens/s, "
-                f"{alone / seconds:.3f} of off, {len(starts)} documents"
+                f"{alone / seconds:.3f} of off, {num_chunks} chunks of {len(starts)} documents"
             )
 
 
