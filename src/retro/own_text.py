@@ -148,7 +148,6 @@ def _evidence(retro: Evaluation, curves: Curves, training: TrainingConfig) -> Ev
     # The first chunk of every document: where the number of the document changes.
     is_first = np.concatenate([[True], documents[1:] != documents[:-1]])
     return Evidence(
-        num_documents=len(retro.arrays["document_bytes"]),
         num_tokens=training.num_steps * training.batch_size * training.seq_len,
         losses=curves.on[1],
         retrieving=float(num_bytes[~is_first].sum() / num_bytes.sum()),

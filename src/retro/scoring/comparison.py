@@ -57,6 +57,8 @@ class Comparison:
     """RETRO[ON]'s slope minus the baseline's. Above zero, retrieval uses leakage more than
     weights do."""
     buckets: list[Bucket]
+    saved: list[float]
+    """Bits that RETRO[ON] saves over the baseline on each document; negative where it needs more."""
 
 
 def compare(baseline: Evaluation, retro: Evaluation, on_mode: str) -> Comparison:
@@ -76,15 +78,17 @@ def compare(baseline: Evaluation, retro: Evaluation, on_mode: str) -> Comparison
     gain_on_new_chunks, slope_of_baseline, slope, steeper = _on_new_chunks(
         chunks["baseline"], chunks["on"], num_bytes, overlaps, retro.arrays["documents"]
     )
+    on_bits, baseline_bits = retro.document_bits(on_mode), baseline.document_bits(OFF)
     return Comparison(
         on_mode=on_mode,
-        gain_over_baseline=relative_gain(retro.document_bits(on_mode), baseline.document_bits(OFF)),
-        gain_over_off=relative_gain(retro.document_bits(on_mode), retro.document_bits(OFF)),
+        gain_over_baseline=relative_gain(on_bits, baseline_bits),
+        gain_over_off=relative_gain(on_bits, retro.document_bits(OFF)),
         gain_on_new_chunks=gain_on_new_chunks,
         slope_of_baseline=slope_of_baseline,
         slope=slope,
         steeper=steeper,
         buckets=_buckets(chunks, overlaps, num_bytes),
+        saved=(baseline_bits - on_bits).tolist(),
     )
 
 

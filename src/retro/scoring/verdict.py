@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from retro.scoring.comparison import Comparison
 from retro.scoring.intervals import Interval
 from retro.wording import counted
@@ -17,8 +19,6 @@ STILL_FALLING = 0.02
 class Evidence:
     """What a verdict rests on, besides the comparison."""
 
-    num_documents: int
-    """Test documents."""
     num_tokens: int
     """Tokens that each model was trained on."""
     losses: list[float]
@@ -34,7 +34,7 @@ def verdict(comparison: Comparison, evidence: Evidence) -> str:
     found = (
         f"with neighbours RETRO needs {amount} than the baseline, a model of the same shape that was "
         "trained without retrieval (95 % interval of the saving "
-        f"{_percent(gain.low)} to {_percent(gain.high)}, {_documents(evidence)})."
+        f"{_percent(gain.low)} to {_percent(gain.high)}, {_documents(comparison)})."
     )
     if gain.low > 0:
         return f"Retrieval helps: {found}"
@@ -51,7 +51,7 @@ def _why(comparison: Comparison, evidence: Evidence) -> str:
     reasons = _reasons(comparison, evidence)
     if not reasons:
         return (
-            "None of the usual reasons shows: text is shared, documents are many, and the training settled."
+            "None of the usual reasons shows: text is shared, documents agree, and the training settled."
         )
     return " ".join(reasons)
 
@@ -70,17 +70,35 @@ def _reasons(comparison: Comparison, evidence: Evidence) -> list[str]:
             f"The documents are short: only {_percent(evidence.retrieving)} of the text comes after a first "
             "chunk, and only that can use neighbours."
         )
-    if evidence.num_documents < FEW_DOCUMENTS and _is_open(comparison.gain_over_baseline):
-        reasons.append(
-            f"The interval is wide, as there are only {_documents(evidence)}; more and shorter documents "
-            "would tell."
-        )
+    if _is_open(comparison.gain_over_baseline):
+        reasons.append(_why_open(comparison))
     if falling := _last_fall(evidence.losses):
         reasons.append(
             f"The training was short: {evidence.num_tokens:,} tokens, and the loss still fell by "
             f"{_percent(falling)} over the last quarter; give it more minutes."
         )
     return reasons
+
+
+def _why_open(comparison: Comparison) -> str:
+    num_documents = len(comparison.saved)
+    if num_documents < FEW_DOCUMENTS:
+        return (
+            f"The interval is wide, as there are only {_documents(comparison)}; more and shorter documents "
+            "would tell."
+        )
+    gained = sum(bits > 0 for bits in comparison.saved)
+    return (
+        f"The interval is wide, as the documents differ: {gained} of {num_documents} need fewer bits with "
+        "neighbours, and half of all that is saved or lost is in "
+        f"{counted(_weightiest(comparison.saved), 'document')}; more documents would tell."
+    )
+
+
+def _weightiest(saved: list[float]) -> int:
+    """How many documents, those with the largest differences first, make half of the sum of all."""
+    sums = np.cumsum(sorted((abs(bits) for bits in saved), reverse=True))
+    return int(np.searchsorted(sums, sums[-1] / 2)) + 1
 
 
 def _is_open(gain: Interval) -> bool:
@@ -100,5 +118,5 @@ def _percent(value: float) -> str:
     return f"{100 * value:.1f} %".replace("-", "−")
 
 
-def _documents(evidence: Evidence) -> str:
-    return counted(evidence.num_documents, "test document")
+def _documents(comparison: Comparison) -> str:
+    return counted(len(comparison.saved), "test document")
