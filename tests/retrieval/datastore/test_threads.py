@@ -53,6 +53,15 @@ def test_two_searches_scan_a_segment_at_the_same_time(
         assert [n.chunk for n in one[0]] == [n.chunk for n in expected[0]]
 
 
+def test_searches_find_the_same_alone_and_together(datastore: Datastore) -> None:
+    chunks = datastore.snapshot().values(np.arange(40), 8)
+    alone = [datastore.search([chunk], 3) for chunk in chunks]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda chunk: datastore.search([chunk], 3), chunks))
+    for (one,), (other,) in zip(alone, together, strict=True):
+        assert [(n.chunk, n.distance) for n in one] == [(n.chunk, n.distance) for n in other]
+
+
 def test_two_retrievers_scan_at_the_same_time(datastore: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
     index = datastore.snapshot().segments[0].index
     chunk = datastore.snapshot().values(np.array([3]), 8)[0]

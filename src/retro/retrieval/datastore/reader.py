@@ -2,13 +2,14 @@
 
 No lock and no transaction is held while queries are embedded or segments are scanned. A search takes the
 newest snapshot, scans it, and asks the ledger about that snapshot's version alone; if a compaction has
-removed what the ledger would have to say about it, the search is done again on the newest version.
+removed what the ledger would have to say about it, the search is done again on the newest version. Short
+searches of several threads are done as one (`together.py`).
 """
 
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from retro.errors import ArtifactError, ConfigError
 from retro.retrieval.datastore.ledger import FILE, CompactedError, Ledger
 from retro.retrieval.datastore.segment import Segment
 from retro.retrieval.datastore.snapshot import Snapshot
+from retro.retrieval.datastore.together import Together
 from retro.retrieval.embedder import Embedder, open_embedder
 from retro.retrieval.index import Entries
 from retro.retrieval.search import Neighbour, Place, Search, Version
@@ -27,6 +29,16 @@ from retro.stages.hints import with_paths
 
 SEGMENTS, TOKENIZER = "segments", "tokenizer"
 FORMAT = 1
+MANY = 64
+"""Queries of a large search."""
+
+
+class Filters(NamedTuple):
+    """What searches must have in common to be done as one."""
+
+    k: int
+    sources: tuple[str, ...]
+    exclude: tuple[str, ...]
 
 
 class DatastoreReader:
@@ -55,6 +67,7 @@ class DatastoreReader:
         self._loading = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._opening = threading.Lock()
+        self._together = Together(self._search_all)
         self.snapshot()
 
     @property
@@ -167,6 +180,21 @@ class DatastoreReader:
         """
         if k < 1:
             raise ConfigError(f"k is {k}; expected at least 1; switch retrieval off instead")
+        filters = Filters(k, tuple(sources), tuple(exclude))
+        # Nobody should wait for a large search, nor find anything else for the company he is in.
+        if len(chunks) > MANY or not self.embedder.batch_invariant:
+            return self._search(filters, chunks)
+        return self._together(filters, chunks)
+
+    def _search_all(
+        self, filters: Filters, asked: Sequence[Sequence[str | np.ndarray]]
+    ) -> list[list[list[Neighbour]]]:
+        """Several searches as one, and what each has found."""
+        found = iter(self._search(filters, [chunk for chunks in asked for chunk in chunks]))
+        return [[next(found) for _ in chunks] for chunks in asked]
+
+    def _search(self, filters: Filters, chunks: Sequence[str | np.ndarray]) -> list[list[Neighbour]]:
+        k, sources, exclude = filters
         asked, entries = self.queries(chunks)
         k = min(k, max(1, len(self)))  # room is made for k of each, so no more than there are
         found: list[list[Neighbour]] = [[] for _ in chunks]

@@ -30,6 +30,9 @@ class BertEmbedder:
     A text without any word piece has a key of zeros.
     """
 
+    batch_invariant = False
+    """Products of matrices are summed in another order for other shapes."""
+
     def __init__(self, name: str, where: str, precision: str = "float32") -> None:
         import transformers
         from safetensors import SafetensorError

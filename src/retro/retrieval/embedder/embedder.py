@@ -26,6 +26,8 @@ class Embedder(Protocol):
     width: int
     fingerprint: str
     """Changes with anything that changes a key."""
+    batch_invariant: bool
+    """Whether a text's key is the same to the bit, whatever else is embedded with it."""
 
     def embed(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
         """Keys as float32, in the order of the texts."""

@@ -50,6 +50,8 @@ class StaticEmbedder:
     which such tables are trained.
     """
 
+    batch_invariant = True
+
     def __init__(self, name: str, table: Path, tokenizer: Path) -> None:
         with safe_open(table, framework="pt") as file:
             self._table = file.get_tensor(next(iter(file.keys()))).to(torch.float32)
