@@ -1,5 +1,7 @@
 """retro fit, and retro fit --task qa, which has its own options."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +19,7 @@ from retro.wording import counted
 
 if TYPE_CHECKING:
     from retro.questions.examples import Questions
+    from retro.stages.progress import Progress
     from retro.workspace import Workspace
 
 QUESTIONS_RECIPE = "questions-tiny"
@@ -124,20 +127,9 @@ def fit(arguments: list[str]) -> None:
     )
     options = parse(Options, arguments, "fit", default)
     from retro.jobs.training import fit_run
-    from retro.training.announcement import announced, epoch_tokens
-    from retro.workspace import Workspace
 
-    work = Workspace(options.work)
-    if options.redo:
-        redo_run(work, options.name)
-    with RichNarrator().progress(f"Fitting {options.name}") as progress:
-        line = announced(
-            progress,
-            say,
-            options.training,
-            lambda: epoch_tokens(work.corpus().train, work.datastore().chunk_len),
-        )
-        artifact = fit_run(work, options.name, options.baseline, options.fit, options.training, line)
+    with _fitting(options) as (work, progress):
+        artifact = fit_run(work, options.name, options.baseline, options.fit, options.training, progress)
     print_run(artifact)
 
 
@@ -148,6 +140,18 @@ def fit_base(arguments: list[str]) -> None:
     )
     options = parse(BaseOptions, arguments, "fit --base", default)
     from retro.jobs import training
+
+    with _fitting(options) as (work, progress):
+        artifact = training.fit_base(
+            work, options.name, options.base, options.fit, options.training, progress
+        )
+    print_run(artifact)
+
+
+@contextmanager
+def _fitting(options: Options | BaseOptions) -> "Iterator[tuple[Workspace, Progress]]":
+    """The workspace, begun anew if that is asked for, and the progress of a fit, which says how long it
+    will take."""
     from retro.training.announcement import announced, epoch_tokens
     from retro.workspace import Workspace
 
@@ -161,8 +165,7 @@ def fit_base(arguments: list[str]) -> None:
             options.training,
             lambda: epoch_tokens(work.corpus().train, work.datastore().chunk_len),
         )
-        artifact = training.fit_base(work, options.name, options.base, options.fit, options.training, line)
-    print_run(artifact)
+        yield work, line
 
 
 def check_base(arguments: list[str]) -> None:
