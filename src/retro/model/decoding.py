@@ -14,10 +14,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from retro.errors import ConfigError, DataError
-from retro.model.caches import NeighbourCache, TokenCache, VoterCache
+from retro.model.caches import NeighbourCache, TokenCache
 from retro.model.layers import DecoderLayer, WholeSequences, embed
 from retro.model.pointer import Vote
 from retro.model.protocol import Decoding
+from retro.model.voter_cache import VoterCache
 
 if TYPE_CHECKING:
     from retro.model.retro import Retro

@@ -8,7 +8,6 @@ were added by then and not yet deleted. What a compaction has removed it cannot 
 import hashlib
 import json
 import sqlite3
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,19 +16,19 @@ from typing import Any
 
 from retro.corpus.readers.trees import plain_name
 from retro.errors import ArtifactError, DataError
+from retro.retrieval.datastore.sqlite_file import BUSY_SECONDS, SqliteFile
 from retro.retrieval.search import Version
 from retro.stages.hints import quoted, with_paths
 
 FILE = "catalogue.sqlite"
 """Its name on disk, from the time when the ledger was called a catalogue; datastores of then are read now."""
-BUSY_SECONDS = 30.0
 COMPACT = "compact"
 NEWEST = (1 << 63) - 1
+"""A version later than all: what is there now."""
 OF_THE_SYSTEM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
 """Errors of the disk, not of the file's contents."""
 FEW = 10
 """Names that a message lists."""
-"""A version later than all: what is there now."""
 IS_THERE = "added <= ? AND (deleted IS NULL OR deleted > ?)"
 """Whether a document belongs to a version, which is given twice."""
 SCHEMA = """
@@ -74,22 +73,16 @@ class SegmentRow:
     report: dict[str, Any]
 
 
-class Ledger:
-    """The open file. Every thread has a connection of its own while it asks, so none waits for another.
-
-    SQLite keeps readers and the one writer apart (write-ahead log): a reader sees the version that its
-    transaction, or its single question, began with.
-    """
+class Ledger(SqliteFile):
+    """The open file. A reader sees the version that its transaction, or its single question, began with."""
 
     def __init__(self, path: Path, create: bool = False) -> None:
-        self.path = path
+        super().__init__(path)
         if not create and not path.exists():
             raise ArtifactError(
                 f"{path} does not exist; expected the ledger of a datastore; "
                 f"run: {with_paths('retro build WORK', path.parent)}"
             )
-        self._idle: list[sqlite3.Connection] = []
-        self._held = threading.local()
         try:
             if create and not self.rows("SELECT name FROM sqlite_master WHERE name = 'facts'"):
                 self.rows("PRAGMA journal_mode = WAL")
@@ -112,80 +105,12 @@ class Ledger:
             f"run: {with_paths('retro build WORK', self.path.parent)}"
         )
 
-    def close(self) -> None:
-        """Close the connections that nobody uses at the moment."""
-        while self._idle:
-            self._idle.pop().close()
-
-    @contextmanager
-    def _lent(self) -> Iterator[sqlite3.Connection]:
-        """This thread's connection within a transaction, and otherwise an idle or a new one."""
-        held: sqlite3.Connection | None = getattr(self._held, "connection", None)
-        if held is not None:
-            yield held
-            return
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._connect()
-        try:
-            yield connection
-        finally:
-            self._idle.append(connection)
-
-    def _connect(self) -> sqlite3.Connection:
-        # A connection serves one thread at a time, but not always the same one.
-        connection = sqlite3.connect(
-            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
-        try:
-            connection.execute("PRAGMA synchronous = FULL")
-        except sqlite3.DatabaseError:
-            connection.close()
-            raise
-        return connection
-
-    def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        try:
-            with self._lent() as connection:
-                return connection.execute(statement, parameters).fetchall()
-        except sqlite3.DatabaseError as error:
-            # A damaged page may be met at any question. A lock or a full disk is no damage.
-            if type(error) is sqlite3.DatabaseError:
-                raise self._unreadable(error) from None
-            raise
-
     def _value(self, text: Any) -> Any:
         """A cell that holds JSON."""
         try:
             return json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
             raise self._unreadable(getattr(error, "msg", error)) from None
-
-    def _change(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        with self._lent() as connection:
-            connection.executemany(statement, rows)
-
-    @contextmanager
-    def transaction(self, write: bool = True) -> Iterator[None]:
-        """All or nothing; what is read within is of one version. Within another it is part of that one."""
-        with self._lent() as connection:
-            if connection.in_transaction:
-                yield
-                return
-            # A writer takes its lock at once, rather than failing later when a reader turns into a writer.
-            connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-            self._held.connection = connection
-            try:
-                yield
-                connection.execute("COMMIT")
-            except BaseException:
-                # On a full disk SQLite has rolled back by itself.
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-            finally:
-                self._held.connection = None
 
     @contextmanager
     def at(self, version: int) -> Iterator[None]:
