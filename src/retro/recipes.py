@@ -21,6 +21,7 @@ from retro.config import (
     TrainingConfig,
 )
 from retro.config.as_json import from_dict
+from retro.config.fit import FitConfig
 from retro.errors import ConfigError
 
 DEMO_CORPUS = "licences"
@@ -213,8 +214,11 @@ def baseline_wikitext103() -> RunConfig:
     return _wikitext103("baseline-wikitext103", retrieval=False)
 
 
-def pretrained() -> RunConfig:
-    """RETROfitting a pretrained model: few weights are new, so they take few tokens and a high rate."""
+def pretrained(reading: str = FitConfig.reading) -> RunConfig:
+    """RETROfitting a pretrained model: few weights are new, so they take few tokens and a high rate.
+
+    The paper's cross-attention and encoder are millions, which such a rate would ruin.
+    """
     training = TrainingConfig(
         seq_len=512,
         batch_size=1,
@@ -231,6 +235,16 @@ def pretrained() -> RunConfig:
         checkpoint_every=20,
         final="best",
     )
+    if reading == "cross-attention":
+        training = replace(
+            training,
+            num_steps=300,
+            learning_rate=1e-3,
+            min_learning_rate=1e-4,
+            warmup_start=1e-4,
+            warmup_steps=30,
+            validate_every=50,
+        )
     evaluation = EvaluationConfig(window=1024, stride=512, batch_size=4)
     return replace(tiny(), name="pretrained", training=training, evaluation=evaluation)
 

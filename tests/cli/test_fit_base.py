@@ -167,3 +167,13 @@ def test_it_is_taught_questions_and_answers_them(
     answer = json.loads(capsys.readouterr().out)
     assert answer["log_prob"] < 0
     assert len(answer["passages"]) == 1
+
+
+@pytest.mark.parametrize(("reading", "rate"), [("attention", 3e-2), ("cross-attention", 1e-3)])
+def test_the_rate_is_that_of_the_way_of_reading(work: Path, base: Path, reading: str, rate: float) -> None:
+    """Numbers of heads learn at a rate that would ruin the weights of a cross-attention."""
+    name = f"rate-{reading}"
+    fit = ["fit", str(work), "--base", str(base), "--name", name, f"--fit.reading={reading}"]
+    assert main([*fit, "--num-steps", "1", "--seq-len", "64", "--warmup-steps", "0"]) == 0
+    record = json.loads((work / "runs" / name / "manifest.json").read_text())
+    assert record["config"]["training"]["learning_rate"] == rate

@@ -67,12 +67,12 @@ def recipe_of(arguments: Sequence[str], default: str = DEFAULT_RECIPE) -> RunCon
     study` left one there; else the default.
     """
     # Searched for by hand: the parser can only be built once the defaults are known.
-    if name := _option(arguments, "--recipe"):
+    if name := option_of(arguments, "--recipe"):
         return recipes.get(name)
     if default != DEFAULT_RECIPE:  # a task that has its own, and nothing to do with a study's
         return recipes.get(default)
     # The workspace is what `--out` names, or an argument without a name.
-    for place in (_option(arguments, "--out"), *arguments):
+    for place in (option_of(arguments, "--out"), *arguments):
         folder = Path(place)
         if folder.parent.name == "runs":  # a run's own folder
             folder = folder.parent.parent
@@ -82,7 +82,7 @@ def recipe_of(arguments: Sequence[str], default: str = DEFAULT_RECIPE) -> RunCon
     return recipes.get(default)
 
 
-def _option(arguments: Sequence[str], name: str) -> str:
+def option_of(arguments: Sequence[str], name: str) -> str:
     """The value of an option, as it stands among arguments that are not parsed yet; empty without it."""
     value = ""
     for position, argument in enumerate(arguments):

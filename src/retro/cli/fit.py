@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from retro import recipes
-from retro.cli.console import CONSOLE, RichNarrator, parse, print_table, recipe_of, warn
+from retro.cli.console import CONSOLE, RichNarrator, option_of, parse, print_table, recipe_of, warn
 from retro.cli.train import print_run, redo_run, say
 from retro.config import FineTuningConfig, RetrievalConfig, TrainingConfig
 from retro.config.fit import FitConfig
@@ -135,9 +135,9 @@ def fit(arguments: list[str]) -> None:
 
 def fit_base(arguments: list[str]) -> None:
     """Add retrieval to a pretrained model."""
-    default = BaseOptions(
-        work=tyro.MISSING, base=tyro.MISSING, fit=FitConfig(), training=recipes.pretrained().training
-    )
+    # How neighbours are read decides what a good rate is.
+    recipe = recipes.pretrained(option_of(arguments, "--fit.reading") or FitConfig.reading)
+    default = BaseOptions(work=tyro.MISSING, base=tyro.MISSING, fit=FitConfig(), training=recipe.training)
     options = parse(BaseOptions, arguments, "fit --base", default)
     from retro.jobs import training
 
