@@ -54,6 +54,7 @@ class Citer:
                 licence="",
                 runs=[],
                 bits=None,
+                saved=None,
                 attention=None,
                 deleted=True,
             )
@@ -74,6 +75,7 @@ class Citer:
             licence=licence_of(found.source),
             runs=[],
             bits=None,
+            saved=None,
             attention=None,
             deleted=False,
         )
@@ -123,6 +125,9 @@ class Citer:
             if explanation is not None:
                 cited.bits = explanation.by_neighbour.get((part.chunk, rank))
                 cited.attention = explanation.attention.get((part.chunk, rank))
+                # Which words a deleted one made likely would tell what stood in it.
+                if not cited.deleted:
+                    cited.saved = explanation.by_token.get((part.chunk, rank))
             neighbours.append(cited)
         bits = None if explanation is None else sum(explanation.saved[own])
         return schema.CitedChunk(
