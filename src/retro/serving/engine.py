@@ -78,6 +78,8 @@ class Engine:
         self._waiting: deque[Job] = deque()
         self._scoring: deque[tuple[Job, Any, Scoring]] = deque()
         self._told: dict[int, tuple[Job, list[Event]]] = {}
+        self._is_urgent = False
+        """Whether something was told that cannot wait: a beginning or an end."""
         self._handed_out = 0.0
         self._owed = 0.0
         """Seconds that scoring has taken and writing has not had yet."""
@@ -322,12 +324,16 @@ class Engine:
 
     def _tell(self, job: Job, event: Event) -> None:
         self._told.setdefault(id(job), (job, []))[1].append(event)
+        self._is_urgent |= isinstance(event, Began | Ended)
 
     def _hand_out(self) -> None:
         """Tell what happened, unless it was told just now and nobody waits for it."""
         now = time.monotonic()
         hold = min(LONGEST_HOLD, max(HOLD, HOLD_EACH * len(self._told)))
         recent = now - self._handed_out < hold
+        if recent and not self._is_urgent:
+            return
+        self._is_urgent = False
         due, kept = [], {}
         for number, (job, events) in self._told.items():
             if job.cancelled:
