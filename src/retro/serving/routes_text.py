@@ -91,19 +91,17 @@ def router(server: Server) -> APIRouter:
 
 async def _answer(server: Server, request: Request, ask: Callable[[], Asked]) -> Response:
     try:
-        asked = await asyncio.to_thread(ask)
+        with server.engine.coming():
+            asked = await asyncio.to_thread(ask)
+            answering = Answering(
+                served=server.served,
+                engine=server.engine,
+                asked=asked,
+                citer=server.citer(str(request.base_url)),
+                seconds=server.config.seconds,
+            )
+            answering.submit()
     except (RetroError, *UNREADABLE) as error:
-        raise problem_of(error) from None
-    answering = Answering(
-        served=server.served,
-        engine=server.engine,
-        asked=asked,
-        citer=server.citer(str(request.base_url)),
-        seconds=server.config.seconds,
-    )
-    try:
-        answering.submit()
-    except RetroError as error:
         raise problem_of(error) from None
     if asked.stream:
         return EventStream(_lines(server, answering), answering.cancel, server.config.idle_seconds)
