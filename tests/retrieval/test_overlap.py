@@ -38,6 +38,19 @@ def test_against_the_definition(tokens: np.ndarray, others: np.ndarray) -> None:
     assert longest_common_substring(tokens[None], others[None], 0).tolist() == [max(expected)]
 
 
+@given(
+    hnp.arrays(np.int64, st.integers(1, 12), elements=st.integers(0, 3)),
+    hnp.arrays(np.int64, st.tuples(st.integers(1, 3), st.integers(1, 9)), elements=st.integers(0, 3)),
+)
+def test_a_small_table_at_once_is_as_token_by_token(tokens: np.ndarray, others: np.ndarray) -> None:
+    at_once = longest_common_prefix(tokens, others, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlap, "TABLE", 0)
+        one_by_one = longest_common_prefix(tokens, others, 0)
+    assert at_once.tolist() == one_by_one.tolist()
+    assert at_once.dtype == one_by_one.dtype
+
+
 PADDED = st.integers(0, 3)
 """Few tokens, of which 0 is padding, so that runs are long and padding is everywhere."""
 

@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from retro.config.fit import FitConfig
 from retro.fitting.fitted import FittedModel
+from retro.generation.batch import RunningBatch
 from retro.generation.request import Choice, Prompt, Request, Retrieval
 from retro.generation.sampler import Sampler
 from retro.model.protocol import LanguageModel
@@ -168,6 +169,52 @@ def test_several_chunks_that_end_together_are_one_search(
     engine.stop()
     assert searched
     assert set(searched) == {4}
+
+
+def test_requests_that_come_together_are_read_together(
+    sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retro.serving.engine.COMPANY", 60.0)
+    joined: list[int] = []
+    join = RunningBatch.join
+    monkeypatch.setattr(
+        RunningBatch, "join", lambda self, groups: (joined.append(len(groups)), join(self, groups))[1]
+    )
+    engine, first, second, third = Engine(sampler.model).start(), Told(), Told(), Told()
+    with engine.coming():
+        engine.submit(job(sampler, "The licence", first))
+        assert not first.ended.wait(0.2)
+        assert engine.counts.turns == 0
+        engine.submit(job(sampler, "Share this", second))
+    assert first.ended.wait(30)
+    assert second.ended.wait(30)
+    # With nobody on the way nobody waits.
+    engine.submit(job(sampler, "The licence", third))
+    assert third.ended.wait(30)
+    engine.stop()
+    assert joined == [2, 1]
+
+
+def test_nobody_waits_long_for_company_and_those_under_way_not_at_all(
+    sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, first, second, third = Engine(sampler.model).start(), Told(), Told(), Told()
+    with engine.coming():
+        engine.submit(job(sampler, "The licence", first))
+        assert first.ended.wait(30)
+    monkeypatch.setattr("retro.serving.engine.COMPANY", 60.0)
+    engine.submit(job(sampler, "The licence", second, 200))
+    while not second.events:
+        time.sleep(0.001)
+    with engine.coming():
+        engine.submit(job(sampler, "Share this", third))
+        assert second.ended.wait(30)
+        assert not third.events
+        with pytest.raises(KeyError), engine.coming():
+            raise KeyError("a request that was not understood comes no more")
+    assert third.ended.wait(30)
+    engine.stop()
+    assert [one.error for one in (first, second, third)] == [None] * 3
 
 
 def test_a_cancelled_request_leaves_and_the_others_go_on(sampler: Sampler) -> None:

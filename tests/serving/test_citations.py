@@ -13,7 +13,7 @@ from retro.model.retro import Retro
 from retro.retrieval.retriever import stack_neighbours
 from retro.retrieval.search import Neighbour, Place
 from retro.serving.citations import Citer, annotations, sources
-from retro.serving.explaining import explain, parts_of
+from retro.serving.explaining import Explanation, explain, parts_of
 from retro.workspace import Workspace
 from tests.serving.live import Live
 
@@ -62,6 +62,35 @@ def test_bits_are_those_of_leaving_a_neighbour_out(small_model: Retro, sample: S
     assert found.passes == 2 + 1 + len(found.by_neighbour)
     masses = [sum(found.attention[part.chunk, rank] for rank in range(2)) for part in parts]
     assert masses == pytest.approx([1.0] * len(parts))
+
+
+def test_what_a_neighbour_saved_is_told_token_by_token(small_model: Retro, sample: Sample) -> None:
+    found = finished(explain(small_model, sample, neighbours=True))
+    on = score(small_model, sample, sample.neighbours)
+    assert found.by_token.keys() == found.by_neighbour.keys()
+    for part in parts_of(sample):
+        for rank in range(len(sample.neighbours[part.chunk])):
+            without = [list(row) for row in sample.neighbours]
+            del without[part.chunk][rank]
+            expected = (score(small_model, sample, without) - on)[part.of_answer(sample.prompt_len)]
+            assert found.by_token[part.chunk, rank] == pytest.approx(expected.tolist(), abs=1e-9)
+    differ = [max(row) - min(row) for row in found.by_token.values() if len(row) > 1]
+    assert min(differ) > 1e-3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_tells_each_neighbour_s_bits_on_each_token(
+    server: Live, texts: list[str], stream: bool
+) -> None:
+    body = {"prompt": texts[0][:80], "stream": stream, **EXPLAIN}
+    told = server.client.post("/v1/completions", json=body).text
+    last = told.split("data: ")[-2] if stream else told
+    chunks = json.loads(last)["choices"][0]["retro"]["chunks"]
+    assert len(chunks) >= 3
+    for chunk in chunks:
+        for neighbour in chunk["neighbours"]:
+            assert len(neighbour["saved"]) == chunk["end_token"] - chunk["first_token"]
+            assert sum(neighbour["saved"]) == pytest.approx(neighbour["bits"], abs=1e-9)
 
 
 def test_parts_cover_the_answer_from_its_first_complete_chunk_on(sample: Sample) -> None:
@@ -116,6 +145,7 @@ def test_worth_alone_is_cheaper(server: Live, texts: list[str]) -> None:
     saved = [[token["saved"] for token in found["tokens"]] for found in (worth, whole)]
     assert saved[0] == pytest.approx(saved[1], abs=1e-9)
     assert worth["chunks"][0]["neighbours"][0]["bits"] is None
+    assert worth["chunks"][0]["neighbours"][0]["saved"] is None
 
 
 def test_without_retrieval_nothing_is_cited(server: Live, texts: list[str]) -> None:
@@ -228,3 +258,10 @@ class TestCiter:
         )
         assert annotations(hidden) == []
         assert sources([hidden]) == []
+
+    def test_where_a_deleted_one_helped_is_not_shown(self, citer: Citer) -> None:
+        _, sample = self.cite(citer, "share this software", "share this software")
+        on_tokens = [1.0] * (len(sample.tokens) - sample.prompt_len)
+        explained = Explanation(on_tokens, {(0, 0): sum(on_tokens)}, {(0, 0): on_tokens})
+        assert citer.chunks(sample, {3}, explained)[0].neighbours[0].saved == on_tokens
+        assert citer.chunks(sample, set(), explained)[0].neighbours[0].saved is None

@@ -10,7 +10,8 @@ import torch
 
 from retro.model.retro import Retro
 from retro.retrieval.retriever import stack_neighbours
-from tests.serving.live import Live
+from retro.workspace import Workspace
+from tests.serving.live import Live, live, served
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
 
@@ -222,6 +223,29 @@ def test_a_stream_tells_log_probabilities_and_usage(server: Live) -> None:
         told = [number for part in parts if part["logprobs"] for number in part["logprobs"]["token_logprobs"]]
         assert told[1:] == pytest.approx(choice["logprobs"]["token_logprobs"][1:], abs=1e-9)
         assert parts[-1]["finish_reason"] == choice["finish_reason"]
+
+
+def test_the_lines_of_a_stream_are_the_json_of_like_records(
+    small_work: Workspace, small_model: Retro
+) -> None:
+    # A name that might be taken for a token's text.
+    name = "…"
+    asked = {"prompt": "The licence permits", "max_tokens": 60, "n": 2, "seed": 1, "temperature": 1.5}
+    with live(served(small_work, small_model, name)) as running:
+        texts = [choice["text"] for choice in running.complete(**asked)["choices"]]
+        told = running.client.post("/v1/completions", json={**asked, "stream": True}).content.decode()
+    lines = told.removesuffix("\n\n").split("\n\n")
+    records = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    assert lines[:-1] == [f"data: {json.dumps(record, ensure_ascii=False)}" for record in records]
+    tokens = [record for record in records if "sources" not in record]
+    assert len(tokens) > 100
+    assert {record["model"] for record in tokens} == {name}
+    assert {(*record, *record["choices"][0]) for record in tokens if len(record["choices"][0]) == 4} == {
+        ("id", "object", "created", "model", "choices", "index", "text", "finish_reason", "logprobs")
+    }
+    choices = [choice for record in tokens for choice in record["choices"]]
+    for index, text in enumerate(texts):
+        assert "".join(choice["text"] for choice in choices if choice["index"] == index) == text
 
 
 def test_numbers_of_the_metrics_grow(server: Live) -> None:

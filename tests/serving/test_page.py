@@ -168,6 +168,30 @@ def test_a_word_leads_to_its_neighbours_and_these_to_the_document(tab: Tab, serv
     tab.wait("!document.querySelector('dialog').open")
 
 
+def test_a_word_shows_what_each_neighbour_saved_on_it(tab: Tab, server: Live) -> None:
+    fields = {"max_tokens": 40, "temperature": 0.7, "top_p": 0.9, "seed": 0}
+    choice = server.complete(PROMPT, **fields, retro={"explain": True})["choices"][0]
+    ask(tab, server.url)
+    # Which tokens are a word is the page's business; what they are worth is the server's.
+    module = f"import('/page/reading.js').then((own) => own.readWords({json.dumps(choice)}))"
+    words = [word for word in tab.ask(module) if word.get("part") is not None and word["text"].strip()]
+    most = 0.0
+    for word in words[:: max(1, len(words) // 4)]:
+        tab.click(f"#on [data-word='{word['number']}']")
+        part = choice["retro"]["chunks"][word["part"]]
+        first = max(0, word["firstToken"] - part["first_token"])
+        stop = word["firstToken"] + len(word["tokens"]) - part["first_token"]
+        saved = [sum(neighbour["saved"][first:stop]) for neighbour in part["neighbours"]]
+        cards = tab.texts("#evidence .neighbour")
+        shown = [re.search(r"([\d.]+) bits( saved| lost|) on this word", card) for card in cards]
+        told = [float(one[1]) * (-1 if "lost" in one[2] else 1) for one in shown if one]
+        # The one that was worth most on this word comes first.
+        assert told == pytest.approx(sorted(saved, reverse=True), abs=0.051)
+        assert all("on this part" in card for card in cards)
+        most = max(most, *map(abs, told))
+    assert most > 0.2
+
+
 def test_a_source_is_taken_out_and_put_back(tab: Tab, server: Live) -> None:
     ask(tab, server.url)
     before = tab.text("#on .text")
@@ -307,6 +331,21 @@ def test_a_telephone_shows_one_column_and_a_sheet(tab: Tab, server: Live, dark: 
     assert tab.ask("document.querySelector('#on').offsetHeight") == 0
     paper = VARIABLES["paper"]
     assert colour(tab) == (paper.dark if dark else paper.light)
+
+
+def test_the_sheet_is_closed_by_a_button_that_covers_no_text(tab: Tab, server: Live) -> None:
+    tab.look(390, 844)
+    ask(tab, server.url)
+    tab.click("#on [data-word='2']")
+    close, *others = tab.ask(
+        """["#evidence .close", "#evidence h2 bdi", "#evidence .sum"].map((name) => {
+        const box = document.querySelector(name).getBoundingClientRect();
+        return [box.left, box.top, box.right, box.bottom];
+        })"""
+    )
+    assert close[2] <= 390
+    for other in others:
+        assert other[2] <= close[0] or other[0] >= close[2] or other[3] <= close[1] or other[1] >= close[3]
 
 
 def colour(tab: Tab) -> str:

@@ -10,6 +10,8 @@ import numpy as np
 
 PLACES = 1 << 17
 """Tokens of neighbours that are looked at together: what fits into a processor's cache."""
+TABLE = 1 << 15
+"""Pairs of a token and a place that are looked at in one step: two chunks beside a neighbour and more."""
 
 
 def longest_common_substring(chunks: np.ndarray, retrieved: np.ndarray, pad_id: int) -> np.ndarray:
@@ -37,7 +39,29 @@ def longest_common_prefix(tokens: np.ndarray, others: np.ndarray, pad_id: int) -
     """
     if not others.size or not tokens.size:
         return np.zeros(len(tokens), dtype=np.int16)
+    if tokens.size * others.size <= TABLE:
+        found = [_longest_endings(tokens, other, pad_id) for other in others]
+        return np.max(found, axis=0).astype(np.int16)
     return np.array([runs.max() for runs in _runs(tokens[None], others[None], pad_id)], dtype=np.int16)
+
+
+def _longest_endings(tokens: np.ndarray, other: np.ndarray, pad_id: int) -> np.ndarray:
+    """For every token, the longest run that ends at it and stands in the other, all tokens at once.
+
+    A run is a diagonal of the table (token, place). Read with rows that are one longer, the table has its
+    diagonals as columns; a place before the other, which nothing equals, ends a diagonal at the table's edge.
+    So a run is as long as its last row lies behind the last row above that differs.
+    """
+    num_places = len(other) + 1
+    differs = np.ones((len(tokens), num_places), dtype=bool)
+    differs[:, 1:] = (tokens[:, None] != other) | (other == pad_id)
+    num_rows = -(-differs.size // (num_places + 1))
+    columns = np.ones((num_rows, num_places + 1), dtype=bool)
+    columns.reshape(-1)[: differs.size] = differs.reshape(-1)
+    rows = np.arange(1, num_rows + 1, dtype=np.min_scalar_type(num_rows))[:, None]
+    runs = rows - np.maximum.accumulate(columns * rows, axis=0)
+    longest: np.ndarray = runs.reshape(-1)[: differs.size].reshape(differs.shape).max(axis=1)
+    return longest
 
 
 def _runs(tokens: np.ndarray, others: np.ndarray, pad_id: int) -> Iterator[np.ndarray]:

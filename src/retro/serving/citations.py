@@ -54,12 +54,13 @@ class Citer:
                 licence="",
                 runs=[],
                 bits=None,
+                saved=None,
                 attention=None,
                 deleted=True,
             )
         place = found.place
         # N is the first half of [N, F].
-        first_half = self.tokenizer.pieces(found.tokens[: len(found.tokens) // 2].tolist())
+        first_half = self.tokenizer.decode(found.tokens[: len(found.tokens) // 2].tolist())
         return schema.CitedNeighbour(
             rank=rank,
             document=found.content_hash,
@@ -70,10 +71,11 @@ class Citer:
             place=None if place is None else schema.Place(**vars(place)),
             distance=found.distance,
             text=found.text,
-            continuation=min(len("".join(first_half)), len(found.text)),
+            continuation=min(len(first_half), len(found.text)),
             licence=licence_of(found.source),
             runs=[],
             bits=None,
+            saved=None,
             attention=None,
             deleted=False,
         )
@@ -123,6 +125,9 @@ class Citer:
             if explanation is not None:
                 cited.bits = explanation.by_neighbour.get((part.chunk, rank))
                 cited.attention = explanation.attention.get((part.chunk, rank))
+                # Which words a deleted one made likely would tell what stood in it.
+                if not cited.deleted:
+                    cited.saved = explanation.by_token.get((part.chunk, rank))
             neighbours.append(cited)
         bits = None if explanation is None else sum(explanation.saved[own])
         return schema.CitedChunk(
@@ -139,14 +144,15 @@ class Citer:
         """The longest runs of a part that stand in a neighbour; one may begin in the chunk before."""
         first = max(sample.prompt_len, part.chunk * sample.chunk_len)
         tokens = np.array(sample.tokens[first : part.stop])
-        lengths = longest_common_prefix(tokens, found.tokens[None], self.tokenizer.pad_id)
+        lengths = longest_common_prefix(tokens, found.tokens[None], self.tokenizer.pad_id).tolist()
+        # A run that ended before this part began belongs to the part before.
+        ends = [last for last in _run_ends(lengths) if first + last >= part.start]
+        if not ends:
+            return []
         places = Offsets(self.tokenizer.pieces(found.tokens.tolist()))
         runs = []
-        for last, length in enumerate(lengths.tolist()):
-            goes_on = last + 1 < len(lengths) and lengths[last + 1] == length + 1
-            # A run that ended before this part began belongs to the part before.
-            if goes_on or length < SHORTEST or first + last < part.start:
-                continue
+        for last in ends:
+            length = lengths[last]
             begin = last - length + 1
             at = _find(found.tokens, tokens[begin : last + 1])
             answer = slice(first + begin - sample.prompt_len, first + last + 1 - sample.prompt_len)
@@ -259,6 +265,16 @@ def chunk_numbers(neighbours: Sequence[Sequence[Neighbour]]) -> list[int]:
 
 def _is_shown(found: Neighbour, shown: set[int]) -> bool:
     return found.place is None or found.chunk in shown
+
+
+def _run_ends(lengths: Sequence[int]) -> list[int]:
+    """Where runs end that are worth showing, by the length of the longest that ends at each token."""
+    following = [*lengths[1:], 0]
+    return [
+        place
+        for place, (length, after) in enumerate(zip(lengths, following, strict=True))
+        if length >= SHORTEST and after != length + 1
+    ]
 
 
 def _find(tokens: np.ndarray, wanted: np.ndarray) -> int:

@@ -9,7 +9,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,9 @@ SMOOTHING = 0.9
 HOLD, HOLD_EACH, LONGEST_HOLD = 0.02, 0.003, 0.1
 """Seconds for which tokens are gathered before they are handed out together: at least, for each reader, and
 at most. Every line that is sent costs this thread a wait for Python's lock."""
+COMPANY = 0.05
+"""Seconds that a request waits at most for others that are being understood. Prompts that are read together
+cost less, and sequences that begin together complete their chunks together: one search, one pass."""
 LONGEST_WAIT = 60
 """Seconds that a client is told to wait at most."""
 
@@ -76,8 +80,12 @@ class Engine:
         self._jobs: dict[int, Job] = {}
         """Those that are under way, by the ids of their sequences."""
         self._waiting: deque[Job] = deque()
+        self._coming = 0
+        """Requests that are being understood, and may soon wait."""
         self._scoring: deque[tuple[Job, Any, Scoring]] = deque()
         self._told: dict[int, tuple[Job, list[Event]]] = {}
+        self._is_urgent = False
+        """Whether something was told that cannot wait: a beginning or an end."""
         self._handed_out = 0.0
         self._owed = 0.0
         """Seconds that scoring has taken and writing has not had yet."""
@@ -105,6 +113,18 @@ class Engine:
     @property
     def is_stopping(self) -> bool:
         return self._stopping
+
+    @contextmanager
+    def coming(self) -> Iterator[None]:
+        """While a request is being understood and submitted; those that wait may wait for it."""
+        with self._changed:
+            self._coming += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._coming -= 1
+                self._changed.notify()
 
     def submit(self, job: Job) -> None:
         """Put a request into the queue; an error if there is no room, or no time any more."""
@@ -156,12 +176,20 @@ class Engine:
         """Wait for something to do; false if there will be nothing more."""
         with self._changed:
             while True:
-                busy = bool(self._batch.sequences or self._waiting or self._scoring)
+                under_way = bool(self._batch.sequences or self._scoring)
+                busy = under_way or bool(self._waiting)
                 if self._stopping and (not busy or time.monotonic() > self._deadline):
                     return False
-                if busy:
+                patience = self._patience()
+                if under_way or (busy and not patience):
                     return True
-                self._changed.wait()
+                self._changed.wait(patience or None)
+
+    def _patience(self) -> float:
+        """Seconds for which those that wait should go on waiting for others that come."""
+        if not self._waiting or not self._coming or self._stopping:
+            return 0.0
+        return max(0.0, self._waiting[0].asked_at + COMPANY - time.monotonic())
 
     def _turn(self) -> None:
         self._drop()
@@ -198,6 +226,8 @@ class Engine:
         entering: list[Job] = []
         room = self.max_sequences - len(self._batch.sequences)
         with self._changed:
+            if self._patience():
+                return
             while self._waiting:
                 job = self._waiting[0]
                 size = len(job.sequences)
@@ -322,12 +352,16 @@ class Engine:
 
     def _tell(self, job: Job, event: Event) -> None:
         self._told.setdefault(id(job), (job, []))[1].append(event)
+        self._is_urgent |= isinstance(event, Began | Ended)
 
     def _hand_out(self) -> None:
         """Tell what happened, unless it was told just now and nobody waits for it."""
         now = time.monotonic()
         hold = min(LONGEST_HOLD, max(HOLD, HOLD_EACH * len(self._told)))
         recent = now - self._handed_out < hold
+        if recent and not self._is_urgent:
+            return
+        self._is_urgent = False
         due, kept = [], {}
         for number, (job, events) in self._told.items():
             if job.cancelled:

@@ -34,6 +34,8 @@ class Explanation:
     """On each token of the answer: without any neighbour, less with all."""
     by_neighbour: dict[tuple[int, int], float] = field(default_factory=dict)
     """By the chunk that retrieved and the rank, on the part that reads the chunk's neighbours."""
+    by_token: dict[tuple[int, int], list[float]] = field(default_factory=dict)
+    """The same on each token of that part."""
     attention: dict[tuple[int, int], float] = field(default_factory=dict)
     """The mean part of the attention to neighbours, where the model tells it."""
     passes: int = 0
@@ -100,7 +102,9 @@ def explain(model: LanguageModel, sample: Sample, neighbours: bool) -> Generator
                 bits = scorer.rows_of(scorer.bits(left_out, part.stop))
                 place = part.of_answer(sample.prompt_len)
                 for rank, row in zip(ranks, bits, strict=True):
-                    explanation.by_neighbour[part.chunk, rank] = float((row[place] - on[place]).sum())
+                    saved = row[place] - on[place]
+                    explanation.by_neighbour[part.chunk, rank] = float(saved.sum())
+                    explanation.by_token[part.chunk, rank] = saved.tolist()
                 spent += time.perf_counter() - started
     explanation.passes, explanation.tokens, explanation.seconds = scorer.passes, scorer.tokens, spent
     return explanation

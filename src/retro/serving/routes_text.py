@@ -1,7 +1,6 @@
 """OpenAI's routes: completions, conversations, models, and what a tokenizer is asked."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from retro.serving.asking import Asked
 from retro.serving.memory import UNREADABLE
 from retro.serving.problems import ProblemError, problem_of
 from retro.serving.server import Server
-from retro.serving.streamed_answers import StreamedAnswer
+from retro.serving.streamed_answers import StreamedAnswer, line_of
 from retro.serving.streams import EventStream, left
 from retro.serving.whole_answers import whole_answer
 
@@ -92,19 +91,17 @@ def router(server: Server) -> APIRouter:
 
 async def _answer(server: Server, request: Request, ask: Callable[[], Asked]) -> Response:
     try:
-        asked = await asyncio.to_thread(ask)
+        with server.engine.coming():
+            asked = await asyncio.to_thread(ask)
+            answering = Answering(
+                served=server.served,
+                engine=server.engine,
+                asked=asked,
+                citer=server.citer(str(request.base_url)),
+                seconds=server.config.seconds,
+            )
+            answering.submit()
     except (RetroError, *UNREADABLE) as error:
-        raise problem_of(error) from None
-    answering = Answering(
-        served=server.served,
-        engine=server.engine,
-        asked=asked,
-        citer=server.citer(str(request.base_url)),
-        seconds=server.config.seconds,
-    )
-    try:
-        answering.submit()
-    except RetroError as error:
         raise problem_of(error) from None
     if asked.stream:
         return EventStream(_lines(server, answering), answering.cancel, server.config.idle_seconds)
@@ -129,17 +126,12 @@ async def _answer(server: Server, request: Request, ask: Callable[[], Asked]) ->
 async def _lines(server: Server, answering: Answering) -> AsyncIterator[bytes]:
     """The lines of a stream of events."""
     try:
-        async for records in StreamedAnswer(answering).records():
-            if records:
-                yield b"".join(map(_line, records))
+        async for lines in StreamedAnswer(answering).lines():
+            yield lines
     except Exception as error:  # noqa: BLE001 — the stream has begun: all that can be done is to say so
         problem = problem_of(error)
         server.note(error, problem)
-        yield _line(problem.body().model_dump())
+        yield line_of(problem.body().model_dump()).encode(errors="replace")
         return
     server.observe(answering)
     yield b"data: [DONE]\n\n"
-
-
-def _line(record: dict[str, Any]) -> bytes:
-    return f"data: {json.dumps(record, ensure_ascii=False)}\n\n".encode(errors="replace")

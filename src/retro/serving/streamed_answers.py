@@ -1,7 +1,8 @@
-"""Answers that are told while they are written, record by record."""
+"""Answers that are told while they are written: the lines of a stream of events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 from retro.generation.sequence import Token
@@ -14,64 +15,78 @@ from retro.serving.jobs import Began, Drew, Event, Scored
 from retro.serving.log_probs import LogProbRow, chat_log_probs, completion_log_probs, prompt_rows
 
 Record = dict[str, Any]
+TEXT = "…"
+"""Stands for the text of a token where a line is made ready for it."""
+# One for all: `json.dumps` would make another for every line.
+in_json = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def line_of(record: Record) -> str:
+    """A record as an event of a stream."""
+    return f"data: {in_json(record)}\n\n"
 
 
 class StreamedAnswer:
-    """The records of a stream, of a completion or a conversation."""
+    """The lines of a stream, of a completion or a conversation."""
 
     def __init__(self, answering: Answering) -> None:
         self._answering = answering
         self._asked = answering.asked
         self._tokenizer = answering.served.tokenizer
+        self._around = [self._around_text(answer) for answer in answering.answers]
+        """What stands before and behind the text in the line of a token, by the index of its answer."""
 
-    async def records(self) -> AsyncIterator[list[Record]]:
-        """The records of a stream, in order, as they come."""
-        held: dict[int, list[Record]] = {}
+    async def lines(self) -> AsyncIterator[bytes]:
+        """The lines of a stream, in order, as they come."""
+        held: dict[int, list[str]] = {}
         if self._asked.chat:
-            yield [
+            begun = [
                 self._delta(answer, {"role": "assistant", "content": ""})
                 for answer in self._answering.answers
             ]
+            yield _joined(map(line_of, begun))
         async for batch in self._answering.events():
-            yield [record for event in batch for record in self._ready(event, held)]
+            ready = [line for event in batch for line in self._ready(event, held)]
+            if ready:
+                yield _joined(ready)
         # Numbers and sources of all answers, when there is nothing more to come.
         yield await asyncio.to_thread(self._end)
 
-    def _ready(self, event: Event, held: dict[int, list[Record]]) -> Iterator[Record]:
+    def _ready(self, event: Event, held: dict[int, list[str]]) -> Iterator[str]:
         """What can be told now. With its log-probabilities, a prompt comes when it is scored; until then
         what was written is held back."""
         self._answering.take(event)
-        for index, record in self._told(event):
+        for index, line in self._told(event):
             if self._asked.scores_prompt and self._answering.answers[index].prompt_scores is None:
-                held.setdefault(index, []).append(record)
+                held.setdefault(index, []).append(line)
             else:
-                yield record
+                yield line
         if isinstance(event, Scored) and isinstance(event.result, PromptScores):
             for answer in self._answering.of_prompt(event.key[1]):
-                yield self._prompt_record(answer)
+                yield line_of(self._prompt_record(answer))
                 yield from held.pop(answer.index, ())
 
-    def _end(self) -> list[Record]:
+    def _end(self) -> bytes:
         found = [self._answering.retrieved(answer) for answer in self._answering.answers]
         cited = sources([retrieved.chunks for retrieved in found])
         pairs = zip(self._answering.answers, found, strict=True)
         records = [self._last(answer, retrieved, cited) for answer, retrieved in pairs]
         if self._asked.usage:
             records.append({**self._head(), "choices": [], "usage": self._answering.usage().model_dump()})
-        return records
+        return _joined(map(line_of, records))
 
-    def _told(self, event: Event) -> Iterator[tuple[int, Record]]:
+    def _told(self, event: Event) -> Iterator[tuple[int, str]]:
         """What a stream says about an event."""
-        if isinstance(event, Began):
+        if isinstance(event, Drew):
+            yield event.index, self._token_line(self._answering.answers[event.index], event.token)
+        elif isinstance(event, Began):
             answer = self._answering.answers[event.index]
             if self._asked.echo and not self._asked.scores_prompt:
-                yield event.index, self._prompt_record(answer)
+                yield event.index, line_of(self._prompt_record(answer))
             sample = answer.sequence.sample
             number = sample.prompt_len // sample.chunk_len - 1
             if 0 <= number < len(sample.neighbours) and sample.neighbours[number]:
-                yield event.index, self._citation(answer, number, sample.neighbours[number])
-        elif isinstance(event, Drew):
-            yield event.index, self._token(self._answering.answers[event.index], event.token)
+                yield event.index, line_of(self._citation(answer, number, sample.neighbours[number]))
 
     def _head(self) -> Record:
         answering = self._answering
@@ -116,6 +131,19 @@ class StreamedAnswer:
         cited = [annotation.model_dump() for annotation in annotations([chunk])]
         return self._event(answer, text, **more, annotations=cited, retro_chunk=chunk.model_dump())
 
+    def _around_text(self, answer: Written) -> tuple[str, str]:
+        before, _, behind = line_of(self._event(answer, TEXT)).rpartition(in_json(TEXT))
+        return before, behind
+
+    def _token_line(self, answer: Written, token: Token) -> str:
+        is_plain = token.text and not token.neighbours and token.finish is None
+        if not is_plain or self._asked.log_probs is not None:
+            return line_of(self._token(answer, token))
+        # Nearly all lines differ in nothing but their text, and there are thousands a second.
+        answer.length += len(token.text)
+        before, behind = self._around[answer.index]
+        return f"{before}{in_json(token.text)}{behind}"
+
     def _token(self, answer: Written, token: Token) -> Record:
         more: Record = {}
         sample = answer.sequence.sample
@@ -138,3 +166,7 @@ class StreamedAnswer:
         found = [annotation.model_dump() for annotation in annotations(retrieved.chunks, len(prompt))]
         record = self._event(answer, "", answer.finish, annotations=found, retro=retrieved.model_dump())
         return {**record, "sources": [source.model_dump() for source in cited]}
+
+
+def _joined(lines: Iterable[str]) -> bytes:
+    return "".join(lines).encode(errors="replace")

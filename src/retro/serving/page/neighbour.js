@@ -2,7 +2,7 @@
 
 import { documentAddress } from "./api.js";
 import { button, element, isPlainClick, jsonLink, named } from "./elements.js";
-import { bitsWords, gainClass, runClass } from "./levels.js";
+import { bitsWords, runClass } from "./levels.js";
 import { runsAt, savedOnWord, stretches } from "./reading.js";
 import { appendVisible } from "./visible.js";
 
@@ -60,28 +60,28 @@ function origin(neighbour) {
   return element("p", { class: "origin" }, ...joined(parts));
 }
 
-/** What it saved: a number, and its length as a bar beside those of the other neighbours. */
+/** What it saved on the word, where that is known, and on the part: numbers, and bars of one scale. */
 function worth(neighbour, part, word) {
   if (!part || !Number.isFinite(neighbour.bits)) return [];
-  const most = Math.max(...part.neighbours.map((other) => Math.abs(other.bits ?? 0)), 1);
-  const bar = element("span", {
-    class: `bar ${neighbour.bits < 0 ? "loss" : "gain"}`,
-    "aria-hidden": "true",
-  });
-  bar.style.setProperty("--share", Math.abs(neighbour.bits) / most);
-  const sum = element(
-    "p",
-    { class: "worth" },
-    bar,
-    element("span", {}, element("b", {}, bitsWords(neighbour.bits)), " on this part"),
-  );
-  const more = [];
-  const own = word ? savedOnWord(neighbour, part, word) : undefined;
-  if (Number.isFinite(own))
-    more.push(element("span", { class: gainClass(own) }, `${bitsWords(own)} on this word`));
-  if (Number.isFinite(neighbour.attention))
-    more.push(`${Math.round(100 * neighbour.attention)} % of the attention`);
-  return [sum, ...(more.length ? [element("p", { class: "origin" }, ...joined(more))] : [])];
+  const onWord = (one) => (word ? savedOnWord(one, part, word) : undefined);
+  const all = part.neighbours.flatMap((other) => [other.bits ?? 0, onWord(other) ?? 0]);
+  const most = Math.max(...all.map(Math.abs), 1);
+  const own = onWord(neighbour);
+  const rows = Number.isFinite(own) ? [measure(own, most, "on this word")] : [];
+  rows.push(measure(neighbour.bits, most, "on this part"));
+  if (Number.isFinite(neighbour.attention)) {
+    const percent = Math.round(100 * neighbour.attention);
+    rows.push(element("p", { class: "origin" }, `${percent} % of the attention`));
+  }
+  return rows;
+}
+
+/** Bits as a number, and as the length of a bar beside those of the other neighbours. */
+function measure(bits, most, where) {
+  const bar = element("span", { class: `bar ${bits < 0 ? "loss" : "gain"}`, "aria-hidden": "true" });
+  bar.style.setProperty("--share", Math.abs(bits) / most);
+  const words = element("span", {}, element("b", {}, bitsWords(bits)), ` ${where}`);
+  return element("p", { class: "worth" }, bar, words);
 }
 
 /** Only the passage itself: of what a search finds nothing is read. */

@@ -57,6 +57,9 @@ class CitedNeighbour(Answer):
     runs: list[SharedRun]
     bits: float | None
     """What it saved on this part of the answer: bits without it, less bits with it; null unless explained."""
+    saved: list[float] | None
+    """The same on each token of this part: `bits` is their sum; null unless explained, and of a
+    deleted one."""
     attention: float | None
     """The part of the attention that went to it in the layers that read neighbours; null unless explained."""
     deleted: bool
