@@ -50,9 +50,7 @@ def shared_text(comparison: Comparison) -> float:
 def _why(comparison: Comparison, evidence: Evidence) -> str:
     reasons = _reasons(comparison, evidence)
     if not reasons:
-        return (
-            "None of the usual reasons shows: text is shared, documents agree, and the training settled."
-        )
+        return "None of the usual reasons shows: text is shared, documents agree, and the training settled."
     return " ".join(reasons)
 
 
