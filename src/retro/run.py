@@ -18,11 +18,13 @@ import torch
 from torch import Tensor
 
 import retro
-from retro import catalogue
+from retro import catalogue, shipped
 from retro.catalogue import hub
+from retro.catalogue.models import TOKENIZER_FILES
 from retro.config import ModelConfig
 from retro.config.as_json import from_dict
 from retro.config.fit import FitConfig
+from retro.corpus.tokenizers.huggingface import MODEL_FILE, HuggingFaceTokenizer
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError
 from retro.fitting.base import expect_base, open_base
@@ -31,6 +33,7 @@ from retro.model.protocol import TrainableModel
 from retro.model.retro import Retro
 from retro.model.weights import RECORD, WEIGHTS, count_tensors, read_record, restore, write_model
 from retro.stages.files import DAMAGED, atomic_write, file_checksum, read_object
+from retro.stages.hints import quoted
 from retro.stages.stage import CARD, MANIFEST
 from retro.wording import counted
 
@@ -156,10 +159,16 @@ class Run:
     """A run's folder, opened."""
 
     def __init__(self, path: str | Path, tokenizer: Path | None = None) -> None:
-        """`tokenizer` is for older runs, which do not carry their own."""
-        self.path = Path(path)
+        """`path` may be the name of a model that comes with the package; `tokenizer` is for older runs, which
+        do not carry their own."""
+        self.path = shipped.find(path) or Path(path)
+        if not self.path.exists():
+            raise ArtifactError(
+                f"{self.path} does not exist; expected the folder of a run{shipped.or_named()}; "
+                "run: retro train WORK"
+            )
         self.record = read_record(self.path)
-        self._tokenizer_path = self.path / TOKENIZER if (self.path / TOKENIZER).exists() else tokenizer
+        self._tokenizer_path = self.path / TOKENIZER if self.has_own_tokenizer else tokenizer
 
     @property
     def name(self) -> str:
@@ -174,8 +183,28 @@ class Run:
             return str(self._manifest.get("fingerprint"))
         return file_checksum(self.path / WEIGHTS)[:16]
 
+    @property
+    def base_id(self) -> str:
+        """The base that a fitted run stands on, by its id; empty for a model of our own."""
+        base = self.record["model"].get("base")
+        return str(base.get("id", "")) if isinstance(base, dict) else ""
+
+    @property
+    def has_own_tokenizer(self) -> bool:
+        """Whether there is one in the folder. What comes with the package leaves it to the base."""
+        return (self.path / TOKENIZER).exists()
+
+    @cached_property
+    def _tokenizer_of_base(self) -> Path | None:
+        if self.has_own_tokenizer or not self.base_id:
+            return None
+        folder = catalogue.folder_of_base(self.base_id, files=TOKENIZER_FILES)
+        return folder if (folder / MODEL_FILE).exists() else None
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
+        if self._tokenizer_of_base is not None:
+            return HuggingFaceTokenizer(self._tokenizer_of_base)
         if self._tokenizer_path is None:
             raise ArtifactError(
                 f"{self.path} carries no tokenizer; expected one in {self.path / TOKENIZER}; "
@@ -185,7 +214,7 @@ class Run:
 
     @property
     def carries_tokenizer(self) -> bool:
-        return self._tokenizer_path is not None
+        return self._tokenizer_path is not None or self._tokenizer_of_base is not None
 
     @property
     def trained_on(self) -> dict[str, str]:
@@ -216,15 +245,17 @@ class Run:
     def expect_same_tokenizer(self, fingerprint: str, what: str) -> None:
         """Refuse what another tokenizer has tokenised: the ids would stand for other text."""
         if self.tokenizer.fingerprint != fingerprint:
+            of_base = self._tokenizer_of_base is not None
+            option = f"--base {quoted(self.base_id)}" if of_base else f"--tokenizer {self.path / TOKENIZER}"
             raise ArtifactError(
                 f"{what} was made with tokenizer {fingerprint}, and {self.path} was trained with "
                 f"{self.tokenizer.fingerprint}; expected the same; "
-                f"build one with the run's own: retro ingest SOURCE --tokenizer {self.path / TOKENIZER}"
+                f"build one with the run's own: retro ingest SOURCE {option}"
             )
 
 
 def load(path: str | Path) -> TrainableModel:
-    """The model of a run's folder."""
+    """The model of a run's folder, or of one that comes with the package, by its name."""
     return Run(path).load()
 
 

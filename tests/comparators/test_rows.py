@@ -72,9 +72,7 @@ def test_rows_are_scored_once_and_kept(workspace: Workspace, model: Retro, tmp_p
     assert list(rows.documents.values()) == [window.document for window in windows]
     assert rows.same("off", "off")
     assert not rows.same("off", "on-2")
-    on = np.concatenate(
-        [score_batch(model, neighbours.table, [window], neighbours, 2) for window in windows]
-    )
+    on = np.concatenate([score_batch(model, neighbours.table, [window], neighbours, 2) for window in windows])
     np.testing.assert_array_equal(rows.bits("on-2"), on)
     found = rows.result("on-2")
     assert found.gain.estimate == pytest.approx(1 - on.sum() / rows.bits("off").sum())
