@@ -13,7 +13,7 @@ import retro
 from retro.cli.explaining import explain, unexpected
 
 COMMANDS = {
-    "demo": "everything from text to a report, on built-in defaults",
+    "demo": "everything on built-in defaults: a pretrained model reads a manual; or RETRO from scratch",
     "study": "the same on your own text, planned by its size and the minutes you give",
     "fetch": "download a corpus or an embedder of the catalogue",
     "ingest": "text → tokenizer and tokens, split and decontaminated",

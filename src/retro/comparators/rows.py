@@ -116,14 +116,33 @@ class Rows:
         """Whether two rows cost the same on every token, to the bit."""
         return bool(np.array_equal(self.bits(row), self.bits(other)))
 
-    def result(self, row: str, against: str = OFF, counted: np.ndarray | None = None) -> RowResult:
-        """A row beside another on the documents that both have scored; `counted` says which chunks count."""
+    def sums(self, row: str, against: str = OFF, counted: np.ndarray | None = None) -> dict[int, np.ndarray]:
+        """Of each document that both rows have scored, by its number: bits of the row and of the other,
+        bytes, tokens that were scored, and chunks that count.
+
+        `counted` says which chunks count; by default all.
+        """
         starts = [start for start, rows in self.found.items() if row in rows and against in rows]
-        sums = np.array([self._sums(start, row, against, counted) for start in starts]).reshape(-1, 5)
-        bits, other, num_bytes, num_tokens, num_chunks = sums.T
-        seconds = sum(self.found[start][row]["seconds"] for start in starts)
-        # Rows of an older comparison may lack the one without retrieval.
-        alone = sum(self.found[start].get(OFF, {}).get("seconds", np.nan) for start in starts)
+        return {self.documents[start]: self._sums(start, row, against, counted) for start in starts}
+
+    def _sums(self, start: int, row: str, against: str, counted: np.ndarray | None) -> np.ndarray:
+        bits, other = (np.array(self.found[start][name]["bits"]) for name in (row, against))
+        # The first token of a window is not predicted.
+        places = np.arange(start + 1, start + 1 + len(bits))
+        chunks = np.searchsorted(self.table.starts, places, side="right") - 1
+        kept = np.ones(len(bits), dtype=bool) if counted is None else counted[chunks]
+        num_bytes = self.token_lengths[np.asarray(self.table.store.tokens[places])]
+        num_chunks = len(np.unique(chunks[kept]))
+        return np.array([bits[kept].sum(), other[kept].sum(), num_bytes[kept].sum(), len(bits), num_chunks])
+
+    def result(self, row: str, against: str = OFF, counted: np.ndarray | None = None) -> RowResult:
+        """A row beside another, on the documents that both have scored and the chunks that count."""
+        sums = self.sums(row, against, counted)
+        bits, other, num_bytes, num_tokens, num_chunks = np.array(list(sums.values())).reshape(-1, 5).T
+        scored = [rows for start, rows in self.found.items() if self.documents[start] in sums]
+        seconds = sum(rows[row]["seconds"] for rows in scored)
+        # An older comparison may lack the row without retrieval.
+        alone = sum(rows.get(OFF, {}).get("seconds", np.nan) for rows in scored)
         return RowResult(
             row=row,
             bits_per_byte=bootstrap_ratio(bits, num_bytes),
@@ -132,16 +151,5 @@ class Rows:
             tokens_per_second=float(num_tokens.sum() / seconds) if seconds else np.nan,
             speed=alone / seconds if seconds else np.nan,
             num_chunks=int(num_chunks.sum()),
-            num_documents=len(starts),
+            num_documents=len(sums),
         )
-
-    def _sums(self, start: int, row: str, against: str, counted: np.ndarray | None) -> list[float]:
-        """Of a window: bits of both rows, bytes, tokens scored, and chunks that count."""
-        bits, other = (np.array(self.found[start][name]["bits"]) for name in (row, against))
-        # The first token of a window is not predicted.
-        places = np.arange(start + 1, start + 1 + len(bits))
-        chunks = np.searchsorted(self.table.starts, places, side="right") - 1
-        kept = np.ones(len(bits), dtype=bool) if counted is None else counted[chunks]
-        num_bytes = self.token_lengths[np.asarray(self.table.store.tokens[places])]
-        num_chunks = len(np.unique(chunks[kept]))
-        return [bits[kept].sum(), other[kept].sum(), num_bytes[kept].sum(), len(bits), num_chunks]
