@@ -7,7 +7,13 @@ import pytest
 
 from retro import recipes
 from retro.config import CorpusConfig, DatastoreConfig, EvaluationConfig, RunConfig
+from retro.demo import run_fitted_demo
+from retro.showing.report import Shown
+from retro.showing.road import Extent
 from tests.bases import save_small_base
+from tests.workspaces import Silent
+
+SMALL = Extent(num_documents=5, sample_tokens=40)
 
 
 @pytest.fixture(scope="session")
@@ -45,3 +51,10 @@ def small_demo(fitted_base: Path, text_folder: Path, static_encoder: str) -> Run
         ),
         evaluation=EvaluationConfig(window=64, stride=64),
     )
+
+
+@pytest.fixture(scope="session")
+def shown(small_demo: RunConfig, older: Path, tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    """The demo, finished."""
+    folder = tmp_path_factory.mktemp("shown") / "demo"
+    return run_fitted_demo(folder, small_demo, Silent(), memory=[str(older)], extent=SMALL)

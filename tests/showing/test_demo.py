@@ -16,13 +16,11 @@ from retro.demo import run_fitted_demo
 from retro.errors import ConfigError
 from retro.pages.fitted_report import findings
 from retro.showing.report import Shown
-from retro.showing.road import Extent
 from retro.stages.parts import JSON, Parts
 from retro.stages.progress import Progress, no_progress
 from tests.pages.checks import check_page
+from tests.showing.conftest import SMALL
 from tests.workspaces import Silent
-
-SMALL = Extent(num_documents=5, sample_tokens=40)
 
 
 class StoppedAt(Silent):
@@ -37,12 +35,6 @@ class StoppedAt(Silent):
             raise KeyboardInterrupt
 
         yield stop if title == self.title else no_progress
-
-
-@pytest.fixture(scope="module")
-def shown(small_demo: RunConfig, older: Path, tmp_path_factory: pytest.TempPathFactory) -> Shown:
-    folder = tmp_path_factory.mktemp("shown") / "demo"
-    return run_fitted_demo(folder, small_demo, Silent(), memory=[str(older)], extent=SMALL)
 
 
 def bits_of(folder: Path) -> dict[str, dict[str, list[float]]]:
