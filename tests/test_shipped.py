@@ -13,6 +13,7 @@ import torch
 
 import retro
 from retro import shipped
+from retro.card import write_card
 from retro.cli.main import main
 from retro.errors import ArtifactError
 from retro.workspace import open_run
@@ -56,6 +57,14 @@ def test_it_is_the_run_without_its_tokenizer(work: Path, models: Path) -> None:
     given = [torch.randint(0, 300, (1, 2, 1, 32)), torch.ones(1, 2, 1, dtype=torch.bool)]
     assert torch.equal(retro.load(NAME)(tokens, *given), run.model(tokens, *given))
     assert retro.Run(NAME).tokenizer.fingerprint == run.tokenizer.fingerprint
+
+
+def test_its_card_says_where_the_tokenizer_is(work: Path, models: Path) -> None:
+    write_card(models / NAME)
+    card = (models / NAME / "README.md").read_text()
+    assert f"its base's: `retro ingest SOURCE --base {retro.Run(NAME).base_id}`" in card
+    assert f'retro sample {NAME} "The first words" --datastore' in card
+    assert "which is in `tokenizer/`" in (work / "runs" / "fitted" / "README.md").read_text()
 
 
 def test_every_command_that_takes_a_run_takes_its_name(
