@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# The demo installs little; the tests every optional package, so that none is skipped for want of one.
+# The demo installs little, and what the server needs that it ends with; the tests every optional package, so that none is skipped for want of one.
 READY  := $(VENV)/.installed
 STAMP  := $(VENV)/.installed-all
 EXTRAS := bases,bm25,eval,harness,hf,html,parquet,pdf,scale,scann,serve,tensorboard,wikipedia,dev
@@ -11,7 +11,7 @@ EXTRAS := bases,bm25,eval,harness,hf,html,parquet,pdf,scale,scann,serve,tensorbo
 .PHONY: help demo browser test test-slow fuzz kills check format bench docs constraints clean
 
 help:
-	@echo "make demo         set up, then text → datastore → baseline and RETRO → report.html (about 15 minutes on 2 cores)"
+	@echo "make demo         set up, then a manual → datastore → SmolLM2 RETROfitted → demo/report.html (about 15 minutes on 2 cores)"
 	@echo "make test         set up, then the tests"
 	@echo "make test-slow    the long tests as well"
 	@echo "make fuzz         10,000 odd inputs to readers, finished folders and commands (docs/robustness.md)"
@@ -22,7 +22,7 @@ help:
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --constraint constraints.txt --editable '.[eval]'
+	$(PIP) --constraint constraints.txt --editable '.[bases,eval,serve]'
 	@touch $@
 
 $(STAMP): pyproject.toml constraints.txt

@@ -25,9 +25,8 @@ Sharpness and weight of `knn` and `cache` are chosen on validation documents.
 
 import argparse
 import itertools
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,18 +39,18 @@ from retro.comparators.cache import SHARPNESSES as THETAS
 from retro.comparators.cache import cache_log_probs
 from retro.comparators.in_context import InContext
 from retro.comparators.knn_lm import SHARPNESSES as ALPHAS
+from retro.comparators.rows import RowResult, Rows, Scorer, score_windows, scorer_of
 from retro.comparators.token_states import WEIGHTS, mix
 from retro.config.fit import FitConfig
 from retro.fitting.base import open_base
 from retro.fitting.fitted import FittedModel
 from retro.retrieval.neighbours import Neighbours
-from retro.retrieval.overlap import longest_common_substring
 from retro.retrieval.retriever import Retriever
 from retro.scoring.bits_per_byte import score_batch
-from retro.scoring.intervals import relative_gain
-from retro.scoring.leakage import chunk_overlaps
-from retro.scoring.windows import Window, batch_inputs, batch_targets, windows_of
+from retro.scoring.leakage import NEW, chunk_overlaps, read_overlaps
+from retro.scoring.windows import Window, batch_inputs, batch_targets, beginnings, windows_of
 from retro.scoring.wording import percent
+from retro.stages.parts import JSON, Parts
 from retro.training.metrics import METRICS, read_metrics
 from retro.workspace import OpenRun, open_run
 
@@ -60,29 +59,9 @@ KNN = 64
 """Nearest keys that vote."""
 TUNED_ON = 8
 """Validation documents that the weights of two rows are chosen on."""
-EIGHTH = 0.125
 
 
-def beginnings(neighbours: Neighbours, num_documents: int, window: int, each: bool = False) -> list[Window]:
-    """The first window of documents that are drawn by chance, each of at least two chunks.
-
-    With `each`, so many of every source.
-    """
-    table = neighbours.table
-    firsts = [
-        found
-        for found in windows_of(table.store, window, window)
-        if found.start == table.store.starts[found.document] and found.num_tokens >= 2 * table.chunk_len
-    ]
-    sources = [table.store.documents[found.document]["source"] for found in firsts]
-    drawn: list[int] = []
-    for source in sorted(set(sources)) if each else [None]:
-        numbers = [number for number, name in enumerate(sources) if source in (None, name)]
-        drawn += np.random.default_rng(0).permutation(numbers)[:num_documents].tolist()
-    return [firsts[number] for number in sorted(drawn)]
-
-
-class Rows:
+class Scorers:
     """How each row scores a window: bits of its tokens."""
 
     def __init__(self, opened: OpenRun, window: int, seconds: float) -> None:
@@ -91,7 +70,7 @@ class Rows:
         self.window = window
         self.seconds = seconds
 
-    def scorer(self, row: str, neighbours: Neighbours) -> Callable[[Window], np.ndarray]:
+    def of(self, row: str, neighbours: Neighbours) -> Scorer:
         kind, _, number = row.partition("-")
         k = int(number or 0)
         if kind in ("cache", "knn"):
@@ -100,11 +79,10 @@ class Rows:
             return lambda window: score_batch(self.tuned_base, neighbours.table, [window])
         if kind == "start":
             return lambda window: self.untrained(neighbours, window, k)
-        models = {"off": self.model, "on": self.model, "prompt": InContext(self.model)}
         if kind == "often":
-            models[kind] = InContext(self.model, OFTEN, Retriever(self.opened.datastore()).values)
-        scored = models[kind]
-        return lambda window: score_batch(scored, neighbours.table, [window], neighbours if k else None, k)
+            often = InContext(self.model, OFTEN, Retriever(self.opened.datastore()).values)
+            return lambda window: score_batch(often, neighbours.table, [window], neighbours, k)
+        return scorer_of(row, self.model, neighbours)
 
     def untrained(self, neighbours: Neighbours, window: Window, k: int) -> np.ndarray:
         """With pointer and heads as they were at first; what was learned is put back afterwards."""
@@ -209,7 +187,7 @@ class Rows:
         """The sharpness and the weight with the fewest bits on validation documents."""
         valid = self.opened.neighbours("valid")
         parts = []
-        for window in beginnings(valid, TUNED_ON, self.window):
+        for window in beginnings(valid.table, TUNED_ON, self.window):
             keys, values, bits = self.states(valid.table, window)
             parts.append((bits, _filled(self.other(kind, keys, values), bits)))
         bits = np.concatenate([part[0] for part in parts])
@@ -225,101 +203,53 @@ def _filled(other: np.ndarray, bits: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(other), -bits[:, None], other)
 
 
-def overlaps_with_what_is_read(neighbours: Neighbours, own: np.ndarray) -> np.ndarray:
-    """r(C) by the neighbours of the chunk itself, as the paper has it, or of the chunk before, if more.
-
-    A chunk's tokens read the neighbours of the chunk before. Where those go on with the chunk's own text, it
-    is a copy even if its own search fails.
-    """
-    table = neighbours.table
-    chunks = np.arange(1, len(table))
-    k = neighbours.max_neighbours
-    before = np.zeros(len(table))
-    for part in np.array_split(chunks, -(-len(chunks) // 512)):
-        retrieved, _ = neighbours.values(part - 1, k)
-        tokens = table.gather(part, table.chunk_len)
-        shared = longest_common_substring(tokens, retrieved, table.store.pad_id)
-        before[part] = shared / table.lengths[part]
-    # The first chunk of a document follows none.
-    before[table.first[:-1]] = 0.0
-    return np.maximum(own, before)
-
-
-def score(options: argparse.Namespace, opened: OpenRun, folder: Path) -> None:
+def score(options: argparse.Namespace, opened: OpenRun, kept: Parts[Any]) -> None:
     neighbours = opened.neighbours(options.split)
-    windows = beginnings(neighbours, options.documents, options.window, options.each)
-    rows = Rows(opened, options.window, options.seconds)
-    scorers = {row: rows.scorer(row, neighbours) for row in options.rows}
-    folder.mkdir(parents=True, exist_ok=True)
-    kept_rows = [json.loads(file.read_text()) for file in folder.glob("*.json")]
+    windows = beginnings(neighbours.table, options.documents, options.window, options.each)
+    scorers = Scorers(opened, options.window, options.seconds)
+    rows = {row: scorers.of(row, neighbours) for row in options.rows}
+    found = [kept.read(str(window.start)) if kept.has(str(window.start)) else {} for window in windows]
     # Rows that prepare something do so before any is timed.
     for row in ("lora", "knn", "cache"):
-        if row in scorers and not (len(kept_rows) >= len(windows) and all(row in kept for kept in kept_rows)):
+        if row in rows and not all(row in scored for scored in found):
             with torch.set_grad_enabled(row == "lora"):
-                scorers[row](windows[0])
+                rows[row](windows[0])
     with torch.no_grad():
-        for number, window in enumerate(windows, start=1):
-            file = folder / f"{window.start}.json"
-            kept = json.loads(file.read_text()) if file.exists() else {}
-            for row, scorer in scorers.items():
-                if row in kept:
-                    continue
-                started = time.perf_counter()
-                bits = scorer(window)
-                kept[row] = {"seconds": time.perf_counter() - started, "bits": bits.tolist()}
-                file.write_text(json.dumps(kept))
-            print(f"{number} of {len(windows)} windows", flush=True)
+        score_windows(windows, rows, kept, lambda done, total, *_: print(f"{done} of {total} windows"))
 
 
-def table(options: argparse.Namespace, opened: OpenRun, folder: Path) -> None:
+def table(options: argparse.Namespace, opened: OpenRun, kept: Parts[Any]) -> None:
     neighbours = opened.neighbours(options.split)
     chunks = neighbours.table
-    lengths = opened.tokenizer.token_lengths
     own = chunk_overlaps(neighbours)
-    read = overlaps_with_what_is_read(neighbours, own)
+    read = read_overlaps(neighbours, own)
     groups = {
         "all text": np.ones(len(own), dtype=bool),
-        f"chunks with r ≤ {EIGHTH:.1%} by their own neighbours, as the paper counts": own <= EIGHTH,
-        f"chunks with r ≤ {EIGHTH:.1%} by all that is read for them": read <= EIGHTH,
+        f"chunks with r ≤ {NEW:.1%} by their own neighbours, as the paper counts": own <= NEW,
+        f"chunks with r ≤ {NEW:.1%} by all that is read for them": read <= NEW,
     }
     sources = np.array([document["source"] for document in chunks.store.documents])
     if len(set(sources)) > 1:
         # Chunks lie document by document.
         by_chunk = np.repeat(sources, np.diff(chunks.first))
         groups |= {f"all text of {source}": by_chunk == source for source in sorted(set(sources))}
-    files = sorted(folder.glob("*.json"), key=lambda file: int(file.stem))
-    found = {int(file.stem): json.loads(file.read_text()) for file in files}
-    print(f"{len(found)} documents of {options.split}")
+    rows = Rows.read(neighbours, opened.tokenizer.token_lengths, kept)
+    print(f"{len(rows.found)} documents of {options.split}")
     for title, counted in groups.items():
         print(title)
-        for row in dict.fromkeys(row for rows in found.values() for row in rows):
-            starts = [start for start, rows in found.items() if row in rows and options.against in rows]
-            sums = []
-            num_chunks = 0
-            for start in starts:
-                bits, other = (np.array(found[start][name]["bits"]) for name in (row, options.against))
-                # The first token of a window is not predicted.
-                places = np.arange(start + 1, start + 1 + len(bits))
-                numbers = np.searchsorted(chunks.starts, places, side="right") - 1
-                kept = counted[numbers]
-                num_chunks += len(np.unique(numbers[kept]))
-                num_bytes = lengths[np.asarray(chunks.store.tokens[places])]
-                sums.append([(bits * kept).sum(), (other * kept).sum(), (num_bytes * kept).sum(), len(bits)])
-            if not starts:
-                continue
-            columns = np.array(sums)
-            seconds = sum(found[start][row]["seconds"] for start in starts)
-            alone = sum(found[start]["off"]["seconds"] for start in starts)
-            totals = columns.sum(0)
-            if not totals[2]:
-                print(f"  {row:<10} none")
-                continue
-            gain = "" if row == options.against else percent(relative_gain(columns[:, 0], columns[:, 1]))
-            print(
-                f"  {row:<10} {totals[0] / totals[2]:.4f} bits per byte, {options.against} "
-                f"{totals[1] / totals[2]:.4f}, saves {gain:<28} {totals[3] / seconds:6,.0f} tokens/s, "
-                f"{alone / seconds:.3f} of off, {num_chunks} chunks of {len(starts)} documents"
-            )
+        for row in rows.names:
+            print(f"  {row:<10} {in_words(rows.result(row, options.against, counted), options.against)}")
+
+
+def in_words(found: RowResult, against: str) -> str:
+    if not found.num_chunks:
+        return "none"
+    gain = "" if found.row == against else percent(found.gain)
+    return (
+        f"{found.bits_per_byte.estimate:.4f} bits per byte, {against} {found.other:.4f}, saves {gain:<28} "
+        f"{found.tokens_per_second:6,.0f} tokens/s, {found.speed:.3f} of off, "
+        f"{found.num_chunks} chunks of {found.num_documents} documents"
+    )
 
 
 def curves(work: Path, runs: list[str]) -> None:
@@ -359,7 +289,7 @@ def main() -> None:
     options.rows = options.rows or ["off", "on-1", "on-2", "prompt-1", "prompt-2"]
     opened = open_run(options.work, options.run)
     folder = options.work / "comparison" / f"{options.run}-{options.split}-{options.window}"
-    {"score": score, "table": table}[options.task](options, opened, folder)
+    {"score": score, "table": table}[options.task](options, opened, Parts(folder, JSON))
 
 
 if __name__ == "__main__":

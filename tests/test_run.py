@@ -9,6 +9,7 @@ import torch
 from huggingface_hub import ModelCard
 
 import retro
+from retro.card import write_card
 from retro.config import ModelConfig
 from retro.config.as_json import to_dict
 from retro.corpus.tokenizers.sentencepiece import train_tokenizer
@@ -17,7 +18,7 @@ from retro.errors import ArtifactError, ConfigError
 from retro.model.protocol import KeyedModel, LanguageModel
 from retro.model.retro import Retro
 from retro.model.weights import save_tensors
-from retro.run import Origin, Run, load, write_card, write_run
+from retro.run import Origin, Run, load, write_run
 from tests.model.models import random_inputs, small_config, small_model
 
 

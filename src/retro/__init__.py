@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from retro.run import Run as Run
     from retro.run import load as load
     from retro.scoring.evaluate import Evaluation as Evaluation
+    from retro.showing.own_text import open_text as open_text
     from retro.workspace import OpenRun as OpenRun
     from retro.workspace import Workspace as Workspace
     from retro.workspace import open_run as open_run
@@ -59,6 +60,7 @@ _PLACES = {
     "fit": "retro.fitting.passport",
     "OpenRun": "retro.workspace",
     "open_run": "retro.workspace",
+    "open_text": "retro.showing.own_text",
     "Workspace": "retro.workspace",
     # Retrieval
     "Datastore": "retro.retrieval.datastore",

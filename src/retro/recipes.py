@@ -25,7 +25,9 @@ from retro.config.fit import FitConfig
 from retro.errors import ConfigError
 
 DEMO_CORPUS = "licences"
-"""What the demo reads."""
+"""What the demo from scratch reads."""
+DEMO_MEMORY = ("django-docs-3.2", "django-docs-4.2")
+"""What the demo's datastore holds besides the text that is fitted to: last years' editions of it."""
 FILE = "recipe.json"
 """The recipe of a workspace that `retro study` planned."""
 RECORD = "study.json"
@@ -47,7 +49,7 @@ def corpus_for(recipe: RunConfig, sources: Sequence[str]) -> CorpusConfig:
 
 
 def tiny() -> RunConfig:
-    """The demo: 1,750 licence texts, a model of about a million parameters, minutes on two cores."""
+    """The demo from scratch: 1,750 licence texts, about a million parameters, minutes on two cores."""
     encoder = EncoderConfig(d_model=128, num_layers=1, num_heads=4, head_dim=32, ffw_dim=256)
     model = ModelConfig(
         vocab_size=2048,
@@ -249,6 +251,26 @@ def pretrained(reading: str = FitConfig.reading) -> RunConfig:
     return replace(tiny(), name="pretrained", training=training, evaluation=evaluation)
 
 
+def demo() -> RunConfig:
+    """The demo: SmolLM2-135M fitted to the documentation of Django 5.2, with 3.2's and 4.2's in its memory.
+
+    Its steps are few: it reads neighbours before the first, and two cores have some minutes for them.
+    """
+    run = pretrained()
+    return replace(
+        run,
+        name="demo",
+        corpus=CorpusConfig(
+            sources=("django-docs-5.2",), tokenizer="smollm2", valid_fraction=0.05, test_fraction=0.05
+        ),
+        datastore=DatastoreConfig(embedder="static", num_neighbours=10),
+        training=replace(
+            run.training, num_steps=30, validate_every=15, validate_batches=2, checkpoint_every=5
+        ),
+        evaluation=EvaluationConfig(window=512, stride=512, num_neighbours=(2,)),
+    )
+
+
 def questions_tiny() -> RunConfig:
     """Fine-tuning on questions for a small model: the paper's way, at rates and in steps that move a model
     of some million parameters."""
@@ -306,6 +328,7 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
         for names, size in _SIZES.items()
     },
     "pretrained": pretrained,
+    "demo": demo,
     "questions-tiny": questions_tiny,
     "questions-7.5b": questions_7b,
     "ablation-172m": partial(_paper, "ablation-172m", 896, 16, 64, 12, num_tokens=ABLATION_TOKENS),

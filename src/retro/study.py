@@ -16,12 +16,14 @@ import numpy as np
 from retro import catalogue
 from retro.config import EvaluationConfig, ModelConfig, RetrievalConfig, RunConfig, TrainingConfig
 from retro.config.as_json import to_dict
+from retro.config.fit import FitConfig
+from retro.corpus.documents import SPLITS
 from retro.corpus.ingest import ingest
 from retro.corpus.pack import REPORT
 from retro.corpus.readers import FieldMap
-from retro.jobs.retrieval import build, find_neighbours
+from retro.jobs.retrieval import build, find_neighbours, sync_sources
 from retro.jobs.scoring import evaluate_split
-from retro.jobs.training import fit_run, train_run
+from retro.jobs.training import fit_base, fit_run, train_run
 from retro.retrieval.neighbours import Neighbours
 from retro.scoring.bits_per_byte import score
 from retro.scoring.evaluate import Evaluation
@@ -70,11 +72,14 @@ class Study:
         fields: FieldMap | None = None,
         strict: bool = True,
         say: Callable[[str], None] = lambda line: None,
+        memory: Sequence[str] = (),
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.run = run
         self.sources = tuple(sources)
+        self.memory = tuple(memory)
+        """Sources that only the datastore holds, besides the training text."""
         self.narrator = narrator
         self.fields = fields
         """Which fields of a record hold what, for sources of records."""
@@ -94,11 +99,11 @@ class Study:
         with self.clock.part(name, finished), self.narrator.progress(title) as progress:
             yield progress
 
-    def prepare(self) -> None:
-        """Fetch, tokenise, build the datastore, find neighbours."""
+    def prepare(self, splits: Sequence[str] = SPLITS) -> None:
+        """Fetch, tokenise, build the datastore, find the neighbours of these splits."""
         work = self.work
-        # Sources and embedders may also be paths, which need no fetching.
-        needed = (*self.sources, self.run.datastore.embedder)
+        # Sources, embedders and bases may also be paths, which need no fetching.
+        needed = (self.run.corpus.tokenizer, *self.sources, *self.memory, self.run.datastore.embedder)
         for name in [name for name in needed if name in catalogue.ENTRIES]:
             with self.part(f"fetch {name}", catalogue.folder_of(name), f"Fetching {name}") as progress:
                 catalogue.fetch(name, progress)
@@ -108,7 +113,12 @@ class Study:
             )
         with self.part("datastore", work.datastore_path, "Embedding the datastore's chunks") as progress:
             datastore = build(work, self.run.datastore, progress=progress)
-        for split, store in corpus.stores().items():
+        if self.memory:
+            with self.part("memory", work.datastore_path, "Embedding what only the memory holds") as progress:
+                # What is there already stays: the documents of these sources are compared with their files.
+                sync_sources(datastore, self.memory, self.fields, progress=progress)
+        stores = corpus.stores()
+        for split, store in [(split, stores[split]) for split in splits if split in stores]:
             title = f"Neighbours of {split}"
             with self.part(f"neighbours of {split}", work.neighbours_path(split), title) as progress:
                 neighbours = find_neighbours(work, split, progress)
@@ -139,6 +149,15 @@ class Study:
         with self.part(f"train {name}", self.work.run_path(name), f"Training {name}") as progress:
             progress = self._announced(progress, training)
             artifact = fit_run(self.work, name, "baseline", retrieval, training, progress)
+        return self._note(name, artifact)
+
+    def fit_base(self, name: str) -> Artifact:
+        """RETROfit the pretrained model whose tokenizer the corpus has."""
+        training = self.run.training
+        with self.part(f"fit {name}", self.work.run_path(name), f"Fitting {name}") as progress:
+            progress = self._announced(progress, training)
+            base = self.run.corpus.tokenizer
+            artifact = fit_base(self.work, name, base, FitConfig(), training, progress)
         return self._note(name, artifact)
 
     def _announced(self, progress: Progress, training: TrainingConfig) -> Progress:

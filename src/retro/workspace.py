@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from retro import catalogue
+from retro import catalogue, shipped
 from retro.corpus.folder import CorpusFolder
 from retro.corpus.readers import FieldMap
 from retro.corpus.tokenizers.tokenizer import Tokenizer
@@ -118,7 +118,7 @@ class OpenRun:
         if not self.path.exists():
             place = quoted(self.work.path) if self.work else "WORK"
             raise ArtifactError(
-                f"{self.path} does not exist; expected the folder of a run; "
+                f"{self.path} does not exist; expected the folder of a run{shipped.or_named()}; "
                 f"run: retro train {place} --name {quoted(self.name)}"
             )
         # An older run uses its workspace's tokenizer.
@@ -134,9 +134,7 @@ class OpenRun:
 
     def base_folder(self) -> Path | None:
         """The folder of the base that a fitted run stands on; None for a model of our own."""
-        model = self.run.record.get("model")
-        base = model.get("base") if isinstance(model, dict) else None
-        return catalogue.folder_of_base(str(base["id"])) if isinstance(base, dict) else None
+        return catalogue.folder_of_base(self.run.base_id) if self.run.base_id else None
 
     @property
     def num_neighbours(self) -> int:
@@ -269,13 +267,14 @@ def open_run(
 ) -> OpenRun:
     """Open what a command names: a run of a workspace, or a run's folder from anywhere.
 
-    `place` is a workspace with a run called `name`, or a run's own folder; then `name` is
-    ignored. In a workspace, `name` may also be the folder of a run from elsewhere.
+    `place` is a workspace with a run called `name`, or a run's own folder, or the name of a model
+    that comes with the package; then `name` is ignored. In a workspace, `name` may also be the folder of a
+    run from elsewhere, or such a name.
     `datastore` is a datastore, or a workspace that has one, to use in place of the
     workspace's own. Results go below `out`. By default they go into the workspace if run and
     datastore are its own, and else into `evaluations` below the current folder.
     """
-    place = Path(place)
+    place = shipped.find(place) or Path(place)
     folder = Path(out) if out is not None else None
     if is_run(place):  # checked first: a run's folder is never a workspace
         path = place
@@ -300,12 +299,13 @@ def _workspace_around(run: Path) -> Workspace | None:
 
 
 def _find_run(work: Workspace, name: str) -> Path:
-    """A run by its name in the workspace, or else by its path."""
+    """A run by its name in the workspace, or else by its path or its name among those of the package."""
     # A run of the workspace takes precedence over a folder of that name in the current one.
     inside = work.path / "runs" / name
-    if is_plain_name(name) and (inside.exists() or not is_run(Path(name))):
+    if is_plain_name(name) and inside.exists():
         return inside
-    return Path(name)
+    elsewhere = shipped.find(name) or Path(name)
+    return inside if is_plain_name(name) and not is_run(elsewhere) else elsewhere
 
 
 def _same(path: Path, *others: Path) -> bool:

@@ -9,10 +9,10 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import retro
 from retro.cli.main import main
+from tests.bases import save_small_base
 
 FIT = ["--num-steps", "4", "--seq-len", "64", "--validate-every", "2", "--warmup-steps", "1"]
 KNN = ["--evaluation.window", "64", "--evaluation.stride", "32", "--num-neighbours", "8"]
@@ -21,30 +21,7 @@ SHAPE = ["--window", "64", "--stride", "32", "--num-neighbours", "1", "2"]
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
-    """A small Llama with chance weights and a tokenizer of bytes, as people save theirs."""
-    folder = tmp_path_factory.mktemp("base")
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["</s>"], initial_alphabet=alphabet)
-    tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=300,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        bos_token_id=None,
-        eos_token_id=0,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    return save_small_base(tmp_path_factory.mktemp("base"), texts)
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,7 @@ BASES: dict[str, str] = {
     "reproduce": "no-experiment --out OUT",
     "demo": "--out OUT --recipe no-recipe",
     "study": "OWN --out OUT --embedder ENCODER --minutes 5",
+    "study --fitted": "OWN --out OUT --embedder ENCODER --model no-run",
     "harness": "WORK retro --tasks no-task",
     "serve": "WORK --name no-run --port 0",
 }
@@ -58,9 +59,10 @@ LONG = {
     "--stride",
 }
 """Options for which a large number is a long wait, as it should be, and no mistake."""
-LEFT_OUT = {"--executor", "--help", "-h", "--recipe", "names", "--compile"}
+LEFT_OUT = {"--executor", "--help", "-h", "--recipe", "names", "--compile", "--fitted", "--from-scratch"}
 """Ray takes long to start; recipes and experiments that exist take hours. What checks the shapes of tensors
-in the tests cannot be compiled; tests/training has compiling by itself."""
+in the tests cannot be compiled; tests/training has compiling by itself. What comes with the package would
+fetch its base."""
 PLACES = [
     "WORK",
     "WORK/datastore",

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retro.card import write_card
 from retro.config import RunConfig
 from retro.config.as_json import from_dict, to_dict
 from retro.corpus.encode import EncodedStore
@@ -27,7 +28,6 @@ from retro.retrieval.datastore.info import describe
 from retro.retrieval.datastore.ledger import FILE as LEDGER
 from retro.retrieval.datastore.verify import verify
 from retro.retrieval.pinned import open_pinned
-from retro.run import write_card
 from retro.stages.stage import PLAN, Stage, open_artifact, run_stage
 from retro.training.metrics import METRICS, curve, read_metrics
 from retro.workspace import Workspace

@@ -32,6 +32,7 @@ SHARES |= {
     "knn": 0.01,
     "fit --task qa": 0.01,
     "study": 0.005,
+    "study --fitted": 0.005,
     "serve": 0.005,
 }
 

@@ -10,10 +10,11 @@ import tokenizers
 import torch
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from retro.card import write_card
 from retro.corpus.tokenizers import Tokenizer, copy_tokenizer
 from retro.model.weights import load_tensors, save_tensors
 from retro.retrieval.index import Entries, make_index, open_index
-from retro.run import Run, write_card
+from retro.run import Run
 from retro.stages.stage import MANIFEST
 from retro.training.checkpoints import Checkpoints
 from retro.training.distributed import World

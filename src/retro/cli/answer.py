@@ -33,7 +33,7 @@ class Options:
     """
 
     place: Annotated[Path, tyro.conf.Positional]
-    """The workspace, or a run's folder."""
+    """The workspace, a run's folder, or the name of a model that comes with retro."""
     name: Annotated[str, tyro.conf.Positional] = ""
     """The run, fine-tuned by retro fit --task qa: its name in the workspace, or its folder."""
     question: Annotated[str, tyro.conf.Positional] = ""

@@ -28,7 +28,7 @@ class Options:
     """
 
     place: Annotated[Path, tyro.conf.Positional]
-    """The workspace, or a run's folder."""
+    """The workspace, a run's folder, or the name of a model that comes with retro."""
     name: Annotated[str, tyro.conf.Positional] = ""
     """The run: its name in the workspace, retro if none is given, or its folder."""
     evaluation: Annotated[EvaluationConfig, tyro.conf.arg(name="")]

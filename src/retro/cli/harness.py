@@ -16,7 +16,7 @@ class Options:
     """Tasks of lm-evaluation-harness on a run, once for each number of neighbours."""
 
     place: Annotated[Path, tyro.conf.Positional]
-    """The workspace, or a run's folder."""
+    """The workspace, a run's folder, or the name of a model that comes with retro."""
     name: Annotated[str, tyro.conf.Positional] = ""
     """The run: its name in the workspace, retro if none is given, or its folder."""
     tasks: tuple[str, ...] = ("retro_lambada",)

@@ -24,7 +24,7 @@ class Options:
     """Show a document of a finished evaluation: what retrieval saved on each token, beside the neighbours."""
 
     place: Annotated[Path, tyro.conf.Positional]
-    """The workspace, or a run's folder."""
+    """The workspace, a run's folder, or the name of a model that comes with retro."""
     name: Annotated[str, tyro.conf.Positional] = ""
     """The run: its name in the workspace, retro if none is given, or its folder."""
     document: str = ""

@@ -13,8 +13,8 @@ import retro
 from retro.cli.explaining import explain, unexpected
 
 COMMANDS = {
-    "demo": "everything from text to a report, on built-in defaults",
-    "study": "the same on your own text, planned by its size and the minutes you give",
+    "demo": "everything on built-in defaults: a pretrained model reads a manual; or RETRO from scratch",
+    "study": "your own text to a report, planned by its size and your minutes; or --fitted, untrained",
     "fetch": "download a corpus or an embedder of the catalogue",
     "ingest": "text → tokenizer and tokens, split and decontaminated",
     "tokenizer": "see how a tokenizer cuts a text, and how well it fits each source",

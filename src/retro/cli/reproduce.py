@@ -25,7 +25,7 @@ class Options:
     """tiny: minutes to an hour on two cores; small: hours; paper: the paper's own sizes, for a
     cluster."""
     out: Path = Path("reproduce")
-    """The workspace, which may be the demo's: its runs are reused."""
+    """The workspace, which may be that of retro demo --from-scratch: its runs are reused."""
     sources: tuple[str, ...] = ()
     """Your own data instead of the scale's: names of the catalogue, files or folders."""
 

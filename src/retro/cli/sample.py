@@ -35,7 +35,7 @@ class Options:
     """Continue a text; every token is coloured by how long a run it shares with the neighbours."""
 
     place: Annotated[Path, tyro.conf.Positional]
-    """The workspace, or a run's own folder."""
+    """The workspace, a run's own folder, or the name of a model that comes with retro."""
     prompt: Annotated[str, tyro.conf.Positional] = ""
     """The text to continue; - reads standard input."""
     file: Path | None = None

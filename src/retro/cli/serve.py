@@ -32,7 +32,7 @@ class Options:
     """
 
     place: Annotated[Path, tyro.conf.Positional]
-    """The workspace, or a run's own folder."""
+    """The workspace, a run's own folder, or the name of a model that comes with retro."""
     name: str = "retro"
     """The run, by its name in the workspace or by its folder."""
     datastore: Path | None = None

@@ -10,7 +10,7 @@ import tyro
 from rich.text import Text
 
 from retro.cli.console import CONSOLE, RichNarrator, parse, place_for, warn
-from retro.cli.demo import print_result
+from retro.cli.demo import print_result, print_shown
 from retro.cli.ingest import print_all_left_out
 from retro.cli.train import say
 from retro.corpus.readers.records import FieldMap
@@ -26,6 +26,7 @@ MOST_MINUTES = 60 * 24 * 365
 class Options:
     """Your own text → datastore → baseline and RETRO → report.html, within the minutes that you give.
 
+    With --fitted nothing is trained: a pretrained model with additions that come with retro reads the text.
     Vocabulary, model, embedder and steps are chosen by the size of the text and the measured speed of this
     machine, and kept in the workspace as recipe.json, which the other commands then use. Run again, it goes
     on with the same plan and reuses what is finished.
@@ -38,7 +39,12 @@ class Options:
     minutes: float = 30.0
     """How long all of it may take."""
     embedder: str = ""
-    """What makes the keys; empty: minilm, or static where that would take too long."""
+    """What makes the keys; empty: minilm, or static where that would take too long, and with --fitted."""
+    fitted: bool = False
+    """Train nothing: a fitted model that comes with retro reads the text, and is scored on held-out documents
+    beside its base and beside the same neighbours in its prompt."""
+    model: str = ""
+    """Another fitted run for --fitted, by its name or its folder."""
     fields: FieldMap = field(default_factory=FieldMap)
     """Which fields of a record hold what."""
 
@@ -54,9 +60,14 @@ def main(arguments: list[str]) -> None:
     # Nothing can be planned with infinite seconds.
     if options.minutes > MOST_MINUTES:
         raise ConfigError(f"--minutes is {options.minutes:g}; expected at most {MOST_MINUTES:,}, a year")
+    if options.model and not options.fitted:
+        raise ConfigError(f"--model is {options.model}, which is used as it is; expected --fitted with it")
+    place_for(options.out)
+    if options.fitted:
+        study_fitted(options)
+        return
     from retro.own_text import first_words, study_text
 
-    place_for(options.out)
     result = study_text(
         options.out,
         options.sources,
@@ -71,6 +82,24 @@ def main(arguments: list[str]) -> None:
     print_result(result)
     command = shlex.join(["retro", "sample", str(options.out), first_words(result.folder), "--both"])
     CONSOLE.print(f"\nNext: {command}", soft_wrap=True, markup=False, highlight=False)
+
+
+def study_fitted(options: Options) -> None:
+    """With additions that are there, and no training."""
+    from retro.showing import own_text
+
+    model = options.model or own_text.RUN
+    shown = own_text.study_fitted(
+        options.out,
+        options.sources,
+        options.minutes,
+        RichNarrator(),
+        options.fields,
+        options.embedder,
+        model,
+        print_all_left_out,
+    )
+    print_shown(shown, options.out, model)
 
 
 def print_plan(minutes: float, shown: list[tuple[str, str]], plan: "Plan") -> None:

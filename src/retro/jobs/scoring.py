@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 
 from retro import catalogue
+from retro.card import write_card
 from retro.comparators.knn_lm import KnnEvaluation, evaluate_knn
 from retro.config import EvaluationConfig, KnnConfig
 from retro.corpus.readers import FieldMap
@@ -15,7 +16,6 @@ from retro.errors import ArtifactError
 from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.pinned import open_pinned
 from retro.retrieval.retriever import Retriever
-from retro.run import write_card
 from retro.scoring import tasks
 from retro.scoring.evaluate import NEIGHBOURS, Evaluation, evaluate, expect_documents
 from retro.scoring.inspection import DocumentGain, InspectedDocument, find_document, inspect_document

@@ -18,13 +18,18 @@ Target = Callable[[Span], str]
 """From a coloured token to the id of the place that its run leads to; empty if there is none."""
 
 
-def spans_html(spans: Sequence[Span], target: Target | None = None) -> str:
-    """Tokens with their colours; in the last colour, a title says how long the common run is."""
+def spans_html(spans: Sequence[Span], target: Target | None = None, is_new: Sequence[bool] = ()) -> str:
+    """Tokens with their colours; in the last colour, a title says how long the common run is.
+
+    `is_new` says of each token whether it is marked as new beside another text.
+    """
     parts = []
+    pairs = list(zip(spans, is_new or [False] * len(spans), strict=True))
     # Adjacent tokens of one colour that lead to one place become one mark.
-    for (level, place), group in groupby(spans, lambda span: (span.level, _place(span, target))):
-        run = list(group)
-        text = escape("".join(span.text for span in run), quote=False)
+    for (level, place), group in groupby(pairs, lambda pair: (pair[0].level, _place(pair[0], target))):
+        members = list(group)
+        run = [span for span, _ in members]
+        text = _marked(members)
         # Text that was compared with nothing stays plain.
         if level is None or not text or _is_blank(run, level):
             parts.append(text)
@@ -34,6 +39,15 @@ def spans_html(spans: Sequence[Span], target: Target | None = None) -> str:
         title = f' title="{longest} in common"' if level == LONGEST else ""
         mark = f"<mark class=o{level}{title}>{text}</mark>"
         parts.append(f'<a href="#{place}">{mark}</a>' if place else mark)
+    return "".join(parts)
+
+
+def _marked(members: Sequence[tuple[Span, bool]]) -> str:
+    """The text of tokens, with an element around those that are new."""
+    parts = []
+    for is_new, group in groupby(members, lambda pair: pair[1]):
+        text = escape("".join(span.text for span, _ in group), quote=False)
+        parts.append(f"<ins>{text}</ins>" if is_new and text else text)
     return "".join(parts)
 
 
@@ -47,18 +61,19 @@ def _place(span: Span, target: Target | None) -> str:
     return target(span) if target and (span.level or 0) >= SHORTEST else ""
 
 
-def chunk_html(chunk: ColouredChunk, before: Sequence[str] = ()) -> str:
+def chunk_html(chunk: ColouredChunk, before: Sequence[str] = (), is_new: Sequence[bool] = ()) -> str:
     """A chunk's text with the prompt's part apart.
 
     `before` are the ids of the neighbours that the chunk reads, in their order: those of the chunk before.
     """
+    given = chunk.prompt_len
 
     def target(span: Span) -> str:
         return before[span.rank] if span.rank is not None and span.rank < len(before) else ""
 
-    prompt = spans_html(chunk.spans[: chunk.prompt_len], target)
-    head = f'<span class="prompt">{prompt}</span>' if chunk.prompt_len else ""
-    return head + spans_html(chunk.spans[chunk.prompt_len :], target)
+    prompt = spans_html(chunk.spans[:given], target, is_new[:given])
+    head = f'<span class="prompt">{prompt}</span>' if given else ""
+    return head + spans_html(chunk.spans[given:], target, is_new[given:])
 
 
 def neighbour_html(

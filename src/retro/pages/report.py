@@ -183,16 +183,16 @@ def report_record(report: Report) -> dict[str, Any]:
         "commands": report.commands,
         "made": report.made.record(),
     }
-    found: dict[str, Any] = _without_nan(record)
+    found: dict[str, Any] = without_nan(record)
     return found
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
     """The same value with None for NaN and infinities, which JSON does not have."""
     if isinstance(value, dict):
-        return {name: _without_nan(entry) for name, entry in value.items()}
+        return {name: without_nan(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(entry) for entry in value]
+        return [without_nan(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -143,11 +143,16 @@ def samples_table(
     return f'<table class="sample"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
 
 
+def neighbour_ids(chunks: Sequence[ColouredChunk], number: int, prefix: str) -> list[str]:
+    """The ids of the neighbours that a chunk reads: those of the chunk before."""
+    read = chunks[number - 1].neighbours if number else []
+    return [_neighbour_id(prefix, number, rank + 1) for rank in range(len(read))]
+
+
 def _text_cell(chunks: Sequence[ColouredChunk], number: int, prefix: str) -> Cell:
     """A chunk's text, with links to the neighbours of the chunk before; or why it has no colours."""
-    read = chunks[number - 1].neighbours if number else []
-    before = [_neighbour_id(prefix, number, rank + 1) for rank in range(len(read))]
-    reason = "" if read else why(NOTHING_READ if number else FIRST)
+    before = neighbour_ids(chunks, number, prefix)
+    reason = "" if before else why(NOTHING_READ if number else FIRST)
     text = chunk_html(chunks[number], before)
     return Cell(f"{text}\n\n{reason}" if reason else text, _chunk_id(prefix, number + 1))
 

@@ -111,8 +111,8 @@ def splits(survey: Survey, seconds: float, times: TokenTimes, trained_with: int)
         least=max(1, min(VALID_DOCUMENTS, number // 16)),
         most=max(1, number // 8),
     )
-    test_edge = _edge(survey.draws, num_test)
-    valid_edge = _edge(survey.draws, num_test + num_valid)
+    test_edge = survey.edge(num_test)
+    valid_edge = survey.edge(num_test + num_valid)
     return Splits(
         test_fraction=test_edge,
         valid_fraction=round(valid_edge - test_edge, 9),
@@ -126,11 +126,6 @@ def _take(sizes: np.ndarray, num_bytes: float, least: int, most: int) -> int:
     """How many of the first documents it takes to have so many bytes, within bounds."""
     wanted = int(np.searchsorted(np.cumsum(sizes), num_bytes)) + 1
     return min(max(wanted, least), most)
-
-
-def _edge(draws: np.ndarray, number: int) -> float:
-    """A fraction between the draws of the last document inside and the first one outside."""
-    return round(float(draws[number - 1] + draws[number]) / 2, 9)
 
 
 def model(size: int, vocab_size: int, chunk_len: int) -> ModelConfig:

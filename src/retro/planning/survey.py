@@ -54,6 +54,11 @@ class Survey:
             self, draws=self.draws[kept], sizes=self.sizes[kept], sample_draws=self.sample_draws[kept]
         )
 
+    def edge(self, number: int) -> float:
+        """The fraction that holds so many documents: between the draws of the last one inside and the first
+        one outside."""
+        return round(float(self.draws[number - 1] + self.draws[number]) / 2, 9)
+
     def pieces(self, size: int, number: int) -> list[str]:
         """Pieces of the sampled text, each of about `size` characters, as a chunk has."""
         found = (text[start : start + size] for text in self.sample for start in range(0, len(text), size))

@@ -33,6 +33,25 @@ def chunk_overlaps(neighbours: Neighbours, num_neighbours: int = 10, batch: int 
     return overlaps
 
 
+def read_overlaps(neighbours: Neighbours, own: np.ndarray, batch: int = 512) -> np.ndarray:
+    """r(C) by the neighbours of the chunk itself, `own`, or of the chunk before, if those share more.
+
+    A chunk's tokens read the neighbours of the chunk before. Where those go on with the chunk's own text, it
+    is a copy even if its own search fails.
+    """
+    table = neighbours.table
+    before = np.zeros(len(table))
+    for first in range(1, len(table), batch):
+        chunks = np.arange(first, min(first + batch, len(table)))
+        retrieved, _ = neighbours.values(chunks - 1, neighbours.max_neighbours)
+        tokens = table.gather(chunks, table.chunk_len)
+        shared = longest_common_substring(tokens, retrieved, table.store.pad_id)
+        before[chunks] = shared / table.lengths[chunks]
+    # The first chunk of a document follows none.
+    before[table.first[:-1]] = 0.0
+    return np.maximum(own, before)
+
+
 @dataclass(frozen=True)
 class FilteredScore:
     """bpb(α): bits per byte of the chunks with r(C) ≤ α, and their share of the text."""

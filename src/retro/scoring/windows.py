@@ -78,6 +78,25 @@ def windows_of(
             start += stride
 
 
+def beginnings(table: ChunkTable, num_documents: int, length: int, each: bool = False) -> list[Window]:
+    """The first windows of documents that are drawn by chance, each of at least two chunks, in their order.
+
+    With `each`, so many of every source. A document of one chunk reads no neighbours.
+    """
+    store = table.store
+    firsts = [
+        window
+        for window in windows_of(store, length, length)
+        if window.start == store.starts[window.document] and window.num_tokens >= 2 * table.chunk_len
+    ]
+    sources = [store.documents[window.document]["source"] for window in firsts]
+    drawn: list[int] = []
+    for source in sorted(set(sources)) if each else [None]:
+        numbers = [number for number, name in enumerate(sources) if source in (None, name)]
+        drawn += np.random.default_rng(0).permutation(numbers)[:num_documents].tolist()
+    return [firsts[number] for number in sorted(drawn)]
+
+
 def expect_on_grid(config: EvaluationConfig, chunk_len: int) -> None:
     """Refuse windows that begin inside a chunk: their chunks would get the neighbours of other tokens."""
     if config.window % chunk_len or config.stride % chunk_len:

@@ -1,6 +1,7 @@
 """How long work reports its progress: one kind of call for every stage."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, runtime_checkable
 
 
@@ -53,3 +54,11 @@ class Narrator(Protocol):
     def progress(self, title: str) -> AbstractContextManager[Progress]:
         """The progress of work with this title; it is finished when the block ends."""
         ...
+
+
+class SilentNarrator:
+    """Says nothing: for whoever calls from Python."""
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Progress]:
+        yield no_progress

@@ -1,0 +1,96 @@
+"""Four samples of a fitted model, good and bad, as Markdown: chosen by what retrieval saved, not by taste.
+
+    python benchmarks/gallery.py WORK [RUN] [--tokens 128] [--seed 0] > docs/gallery.md
+
+WORK is a workspace of `retro demo` or `retro study --fitted`, with its scores. Of the documents that were
+scored it takes the one on which retrieval saved most, the median of those that gain, the median of all, and
+the one on which it saved least. The first chunk of each is continued without retrieval and with it, by the
+same seed. RUN is the run's name or folder; `retro` if none is given.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from retro.comparators.rows import Rows
+from retro.generation.request import Prompt
+from retro.generation.sequence import Sample
+from retro.pages.samples import colour_sample
+from retro.retrieval.shared_runs import LONGEST
+from retro.scoring.wording import part
+from retro.showing.forgetting import CHOICE
+from retro.showing.road import SCORES, DocumentGain, document_gains, middle_of_gains
+from retro.stages.parts import JSON, Parts
+from retro.workspace import OpenRun, open_run
+
+
+def chosen(gains: Sequence[DocumentGain]) -> dict[str, DocumentGain]:
+    """Four documents by their gains, which are sorted; fewer if some of them are the same."""
+    found = {
+        "where it saves most": gains[0],
+        "the middle of those that gain": middle_of_gains(gains),
+        "the middle of all": gains[len(gains) // 2],
+        "where it saves least": gains[-1],
+    }
+    # From the last to the first, so that of equal ones the first heading stays.
+    first = {document.number: why for why, document in reversed(found.items())}
+    return {why: document for why, document in found.items() if first[document.number] == why}
+
+
+def quoted(text: str) -> str:
+    """Text as it is, in a block that nothing within it closes."""
+    return f"~~~~text\n{text.strip() or '(nothing)'}\n~~~~"
+
+
+def sources_of(sample: Sample, opened: OpenRun) -> Iterator[str]:
+    """What each chunk was written from, and how much of it stands there word for word."""
+    chunks = colour_sample(sample, opened.tokenizer)
+    for number, chunk in enumerate(chunks[1:], start=1):
+        spans = chunk.spans[chunk.prompt_len :]
+        shared = sum((span.run or 0) >= LONGEST for span in spans)
+        read = ", ".join(
+            f"*{found.title or found.document}* ({found.source}, {found.distance:.2f})"
+            for found in chunks[number - 1].neighbours
+        )
+        yield (
+            f"- tokens {sample.chunk_len * number + 1} to {sample.chunk_len * number + len(chunk.spans)}: "
+            + (f"{shared} of {len(spans)} in runs of {LONGEST} or more; read: {read or 'nothing'}")
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("work", type=Path)
+    parser.add_argument("run", nargs="?", default="retro")
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    opened = open_run(options.work, options.run)
+    neighbours, k = opened.neighbours("test"), opened.num_neighbours
+    rows = Rows.read(neighbours, opened.tokenizer.token_lengths, Parts(options.work / SCORES, JSON))
+    gains = document_gains(rows, neighbours.store, f"on-{k}")
+    opened.model.quicken()
+    sampler = opened.sampler(k)
+    print("# Gallery\n")
+    print(
+        f"`python benchmarks/gallery.py {options.work.name} {options.run} --tokens {options.tokens} --seed "
+        f"{options.seed}`: of {len(gains)} held-out documents those that the headings say, each continued "
+        f"from its first chunk, with {k} neighbours and without, temperature {CHOICE.temperature}, top-p "
+        f"{CHOICE.top_p}.\n"
+    )
+    for why, document in chosen(gains).items():
+        tokens = neighbours.store.document(document.number)[: neighbours.table.chunk_len].tolist()
+        prompt = Prompt(tokens, opened.tokenizer.decode(tokens))
+        asked = {"max_tokens": options.tokens, "choice": CHOICE, "seed": options.seed}
+        off, on = (sampler.generate(prompt, retrieval=mode, **asked) for mode in (False, True))
+        print(f"## {document.name}: {why}\n")
+        print(f"Retrieval saves {part(document.gain)} of the bits of its beginning. It begins:\n")
+        for heading, text in (("", prompt.text), ("Without retrieval", off.text), ("With it", on.text)):
+            print(f"{heading}:\n\n{quoted(text)}\n" if heading else f"{quoted(text)}\n")
+        print("\n".join(sources_of(on, opened)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Ways to predict the same text beside each other: the same windows, the same neighbours, a row for each way.
+
+Rows are scored window by window and kept, so that an interruption loses one window at most, and other rows
+may follow later. Gains have intervals over documents, as every row has scored the same ones.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from retro.comparators.in_context import InContext
+from retro.errors import ConfigError
+from retro.model.protocol import LanguageModel
+from retro.retrieval.neighbours import Neighbours
+from retro.scoring.bits_per_byte import expect_saved, score_batch
+from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
+from retro.scoring.windows import Window
+from retro.stages.parts import Parts
+from retro.stages.progress import Progress, no_progress
+
+OFF = "off"
+Scorer = Callable[[Window], np.ndarray]
+"""From a window to the bits of the tokens that it predicts."""
+Found = Mapping[int, Mapping[str, Mapping[str, Any]]]
+"""`seconds` and `bits` of each row, by the first token of the window."""
+
+
+def scorer_of(row: str, model: LanguageModel, neighbours: Neighbours) -> Scorer:
+    """How a row scores a window: `off`, `on-K` with K neighbours, or `prompt-K` with them in the prompt."""
+    kind, _, number = row.partition("-")
+    if kind not in (OFF, "on", "prompt") or number.isdigit() is (kind == OFF):
+        raise ConfigError(f"there is no row {row!r}; expected off, on-K or prompt-K, with a number for K")
+    k = int(number or 0)
+    expect_saved(neighbours, k)
+    scored = InContext(model) if kind == "prompt" else model
+    return lambda window: score_batch(scored, neighbours.table, [window], neighbours if k else None, k)
+
+
+def score_window(window: Window, scorers: Mapping[str, Scorer], kept: Parts[Any]) -> None:
+    """Score a window by every row that has not scored it yet."""
+    name = str(window.start)
+    found = kept.read(name) if kept.has(name) else {}
+    for row, scorer in scorers.items():
+        if row not in found:
+            started = time.perf_counter()
+            bits = scorer(window)
+            found[row] = {"seconds": time.perf_counter() - started, "bits": bits.tolist()}
+            kept.write(name, found)
+
+
+def score_windows(
+    windows: Sequence[Window],
+    scorers: Mapping[str, Scorer],
+    kept: Parts[Any],
+    progress: Progress = no_progress,
+) -> None:
+    """Score windows, the rows taking turns, so that whatever else the machine does slows all of them."""
+    for number, window in enumerate(windows):
+        progress(number, len(windows))
+        score_window(window, scorers, kept)
+    progress(len(windows), len(windows))
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """What a row has cost, beside another on the same tokens. NaN where no token is counted."""
+
+    row: str
+    bits_per_byte: Interval
+    gain: Interval
+    """The part of the other's bits that it saves."""
+    other: float
+    """Bits per byte of the other row."""
+    tokens_per_second: float
+    speed: float
+    """Its tokens a second, as a part of those without retrieval."""
+    num_chunks: int
+    num_documents: int
+
+
+class Rows:
+    """What rows have cost, token by token, and what follows for all text and for parts of it."""
+
+    def __init__(self, neighbours: Neighbours, token_lengths: np.ndarray, found: Found) -> None:
+        """`token_lengths` are the bytes of the text that each token id stands for."""
+        self.table = neighbours.table
+        self.token_lengths = token_lengths
+        self.found = {start: found[start] for start in sorted(found)}
+
+    @staticmethod
+    def read(neighbours: Neighbours, token_lengths: np.ndarray, kept: Parts[Any]) -> "Rows":
+        """The rows of all windows that were kept."""
+        names = [file.stem for file in kept.folder.glob(f"*{kept.format.suffix}") if file.stem.isdigit()]
+        return Rows(neighbours, token_lengths, {int(name): kept.read(name) for name in names})
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The rows, in the order in which they were scored."""
+        return list(dict.fromkeys(row for rows in self.found.values() for row in rows))
+
+    @cached_property
+    def documents(self) -> dict[int, int]:
+        """The number of the document that each window begins, by the window's first token."""
+        starts = self.table.store.starts
+        return {start: int(np.searchsorted(starts, start, side="right")) - 1 for start in self.found}
+
+    def bits(self, row: str) -> np.ndarray:
+        """Bits of all tokens, window by window."""
+        return np.concatenate([np.array(rows[row]["bits"]) for rows in self.found.values() if row in rows])
+
+    def same(self, row: str, other: str) -> bool:
+        """Whether two rows cost the same on every token, to the bit."""
+        return bool(np.array_equal(self.bits(row), self.bits(other)))
+
+    def sums(self, row: str, against: str = OFF, counted: np.ndarray | None = None) -> dict[int, np.ndarray]:
+        """Of each document that both rows have scored, by its number: bits of the row and of the other,
+        bytes, tokens that were scored, and chunks that count.
+
+        `counted` says which chunks count; by default all.
+        """
+        starts = [start for start, rows in self.found.items() if row in rows and against in rows]
+        return {self.documents[start]: self._sums(start, row, against, counted) for start in starts}
+
+    def _sums(self, start: int, row: str, against: str, counted: np.ndarray | None) -> np.ndarray:
+        bits, other = (np.array(self.found[start][name]["bits"]) for name in (row, against))
+        # The first token of a window is not predicted.
+        places = np.arange(start + 1, start + 1 + len(bits))
+        chunks = np.searchsorted(self.table.starts, places, side="right") - 1
+        kept = np.ones(len(bits), dtype=bool) if counted is None else counted[chunks]
+        num_bytes = self.token_lengths[np.asarray(self.table.store.tokens[places])]
+        num_chunks = len(np.unique(chunks[kept]))
+        return np.array([bits[kept].sum(), other[kept].sum(), num_bytes[kept].sum(), len(bits), num_chunks])
+
+    def result(self, row: str, against: str = OFF, counted: np.ndarray | None = None) -> RowResult:
+        """A row beside another, on the documents that both have scored and the chunks that count."""
+        sums = self.sums(row, against, counted)
+        bits, other, num_bytes, num_tokens, num_chunks = np.array(list(sums.values())).reshape(-1, 5).T
+        scored = [rows for start, rows in self.found.items() if self.documents[start] in sums]
+        seconds = sum(rows[row]["seconds"] for rows in scored)
+        # An older comparison may lack the row without retrieval.
+        alone = sum(rows.get(OFF, {}).get("seconds", np.nan) for rows in scored)
+        return RowResult(
+            row=row,
+            bits_per_byte=bootstrap_ratio(bits, num_bytes),
+            gain=relative_gain(bits, other),
+            other=float(other.sum() / num_bytes.sum()) if num_bytes.sum() else np.nan,
+            tokens_per_second=float(num_tokens.sum() / seconds) if seconds else np.nan,
+            speed=alone / seconds if seconds else np.nan,
+            num_chunks=int(num_chunks.sum()),
+            num_documents=len(sums),
+        )
