@@ -5,6 +5,7 @@ from pathlib import Path
 
 from retro.config import RunConfig
 from retro.errors import ConfigError
+from retro.pages.plots import require_extra
 from retro.recipes import DEMO_CORPUS, DEMO_MEMORY
 from retro.road import RoadResult, Words, take_road
 from retro.showing.report import Shown, write_report
@@ -39,6 +40,7 @@ def run_fitted_demo(
         )
     command = f"make demo    # or: retro demo --out {folder.name}"
     expect_own(folder, sources, f"retro demo --from-scratch --out {quoted(folder)}")
+    require_extra()  # before the minutes that would end without a page
     memory = DEMO_MEMORY if memory is None else memory
     study = Study(folder, run, sources, narrator, say=say, memory=memory)
     study.prepare()

@@ -19,8 +19,11 @@ def chunks() -> list[ColouredChunk]:
 
 
 def test_new_tokens_are_those_that_stand_elsewhere_or_nowhere() -> None:
-    assert new_tokens([1, 2, 3, 4], [1, 2, 9, 4]) == [False, False, True, False]
-    assert new_tokens([1, 2], [1, 2, 2, 1]) == [False, False, True, True]
+    text = [1, 2, 3, 4, 5, 6, 7, 8]
+    assert new_tokens(text, [1, 2, 3, 4, 9, 5, 6, 7, 8]) == [False] * 4 + [True] + [False] * 4
+    # A few tokens that happen to stand in both are no part that has stayed.
+    assert new_tokens(text, [1, 2, 3, 4, 9, 9, 7, 8]) == [False] * 4 + [True] * 4
+    assert new_tokens([1, 2], [1, 2]) == [False, False]
     # A token that is frequent in a long text is no junk.
     assert not any(new_tokens([7] * 300, [7] * 300))
 
@@ -36,6 +39,11 @@ def test_columns_stand_side_by_side_with_links_to_what_was_read() -> None:
     check_page(whole)
     assert "<th>on &amp; on</th>" in table
     assert "The sample ended above." in table
+    # A chunk that is all prompt stands there once.
+    prompt = ColouredChunk([Span("all prompt", None)], [], prompt_len=1)
+    once = side_by_side([Column("off", [prompt], "off-"), Column("on", [prompt, *chunks()], "on-")])
+    assert once.count("all prompt") == 1
+    assert '<td colspan="2" data-column="the prompt"><span class="prompt">all prompt</span></td>' in once
     # The prompt is apart, what is new is marked within colours, and each part leads to its neighbour.
     assert '<span class="prompt">the</span><ins> &lt;b&gt;</ins>' in table
     assert '<a href="#on-c1-n1"><mark class=o2><ins>one</ins> two</mark></a>' in table

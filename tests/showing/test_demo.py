@@ -13,7 +13,8 @@ from retro.cli.main import main
 from retro.config import RunConfig
 from retro.config.as_json import to_dict
 from retro.demo import run_fitted_demo
-from retro.errors import ConfigError
+from retro.errors import ConfigError, MissingExtraError
+from retro.pages import plots
 from retro.pages.fitted_report import findings
 from retro.showing.report import Shown
 from retro.stages.parts import JSON, Parts
@@ -163,6 +164,15 @@ def test_the_folder_of_the_other_demo_is_refused_by_name(tmp_path: Path, small_d
     (text / "manifest.json").write_text(json.dumps({"inputs": {"licences": "x"}}))
     with pytest.raises(ConfigError, match="run: retro demo --from-scratch --out"):
         run_fitted_demo(tmp_path / "demo", small_demo, Silent())
+
+
+def test_without_what_draws_plots_it_does_not_begin(
+    tmp_path: Path, small_demo: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="matplotlib"):
+        run_fitted_demo(tmp_path / "demo", small_demo, Silent())
+    assert not (tmp_path / "demo").exists()
 
 
 def test_a_recipe_without_a_base_is_refused(tmp_path: Path) -> None:

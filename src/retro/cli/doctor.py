@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from retro import catalogue
+from retro import catalogue, shipped
 from retro.cli.console import CONSOLE, parse, print_table
 from retro.errors import ConfigError
 from retro.stages.hints import with_paths
@@ -107,6 +107,7 @@ def main(arguments: list[str]) -> None:
     rows = [["python", platform.python_version()], ["cores", str(os.cpu_count())]]
     rows += [[name, _version(name) or "missing"] for name in CORE]
     rows.append(["cache", str(catalogue.cache_dir())])
+    rows.append(["models that come with it", ", ".join(shipped.names()) or "none"])
     print_table("retro doctor", ["what", "found"], rows)
     optional = [[item.name, item.found, PURPOSES.get(item.extra, item.extra)] for item in optional_packages()]
     print_table("optional packages", ["package", "found", "for"], optional)

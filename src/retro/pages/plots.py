@@ -1,5 +1,6 @@
 """The plots of a report, as SVG text to embed in a page."""
 
+import importlib.util
 import io
 import re
 from collections.abc import Iterator, Sequence
@@ -64,6 +65,12 @@ class Bar:
     low: float
     high: float
     colour: str
+
+
+def require_extra() -> None:
+    """Refuse to begin what would end without its plots."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtraError("matplotlib", "eval")
 
 
 def line_plot(

@@ -19,6 +19,9 @@ ins { text-decoration: underline dotted var(--quiet) 2px; text-underline-offset:
 """
 
 
+SAME_RUN = 4
+
+
 @dataclass(frozen=True)
 class Column:
     """A sample, with what its ids in the page begin with."""
@@ -31,24 +34,42 @@ class Column:
 
 
 def new_tokens(before: Sequence[int], after: Sequence[int]) -> list[bool]:
-    """Which tokens of a text are not those of another, read side by side."""
+    """Which tokens of a text are not those of another, read side by side.
+
+    Runs that both have count as the same only from some length on: single words are in any two texts.
+    """
     # Without its guess at what is junk, which leaves frequent tokens out of long texts.
     matcher = SequenceMatcher(None, before, after, autojunk=False)
     is_new = [True] * len(after)
     for block in matcher.get_matching_blocks():
-        is_new[block.b : block.b + block.size] = [False] * block.size
+        if block.size >= min(SAME_RUN, len(after)):
+            is_new[block.b : block.b + block.size] = [False] * block.size
     return is_new
 
 
 def side_by_side(columns: Sequence[Column]) -> str:
-    """A row for each chunk, a column for each sample."""
+    """A row for each chunk, a column for each sample; chunks of the prompt stand there once."""
     head = "".join(f"<th>{escape(column.heading)}</th>" for column in columns)
     rows = []
     for number in range(max(len(column.chunks) for column in columns)):
+        shared = _shared_prompt(columns, number)
+        if shared:
+            rows.append(f'<tr><td colspan="{len(columns)}" data-column="the prompt">{shared}</td></tr>')
+            continue
         cells = "".join(_cell(column, number).html(column.heading) for column in columns)
         rows.append(f"<tr>{cells}</tr>")
     table = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
     return f'<table class="sample side">{table}</table>'
+
+
+def _shared_prompt(columns: Sequence[Column], number: int) -> str:
+    """The chunk of this number, if it is all prompt and reads nothing, so the same in all columns."""
+    longer = [column for column in columns if number < len(column.chunks)]
+    chunks = [column.chunks[number] for column in longer]
+    is_prompt = all(chunk.prompt_len == len(chunk.spans) for chunk in chunks)
+    if not is_prompt or any(neighbour_ids(column.chunks, number, "") for column in longer):
+        return ""
+    return chunk_html(ColouredChunk(chunks[0].spans, [], chunks[0].prompt_len))
 
 
 def _cell(column: Column, number: int) -> Cell:

@@ -12,6 +12,7 @@ from retro.config.as_json import from_dict, to_dict
 from retro.corpus.readers import FieldMap
 from retro.errors import ArtifactError, ConfigError
 from retro.generation.sampler import Sampler
+from retro.pages.plots import require_extra
 from retro.planning.survey import Survey, survey
 from retro.run import Run
 from retro.showing.report import Shown, write_report
@@ -79,6 +80,7 @@ def study_fitted(
     What is scored is held out of the datastore. An interrupted study goes on as it was begun; `tell` is
     called when the text is read, for what was left out of it.
     """
+    require_extra()
     Workspace(folder).expect_outside(sources, "study --fitted")
     plan = FittedPlan.read(folder)
     if plan is not None and (plan.sources, plan.model) != (tuple(sources), model):

@@ -114,7 +114,7 @@ def _taken_out(result: FittedResult) -> TakenOutWords | None:
 
 def _name(out: TakenOut) -> str:
     """The document as a person calls it, and where it was read."""
-    title = f"{out.title} ({out.document})" if out.title else out.document
+    title = f"{out.title} ({out.document})" if out.title not in ("", out.document) else out.document
     return f"{title} in {' and '.join(out.sources)}"
 
 
