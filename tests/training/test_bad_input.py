@@ -81,7 +81,7 @@ CASES: dict[str, tuple[Start, type[RetroError], str]] = {
             work, "wrong", "nothing", RetrievalConfig(), small_run(bert).training
         ),
         ArtifactError,
-        "nothing does not exist; expected the folder of a run; run: retro train",
+        "nothing does not exist; expected the folder of a run.*; run: retro train",
     ),
     "parts that do not divide the batch": (
         lambda work, bert, tmp: trained(work, bert, {}, accumulate=3),
