@@ -1,11 +1,11 @@
 """Four samples of a fitted model, good and bad, as Markdown: chosen by what retrieval saved, not by taste.
 
-    python benchmarks/gallery.py WORK [RUN] [--tokens 128] [--seed 0] > docs/gallery.md
+    python benchmarks/gallery.py WORK [RUN] [--tokens 128] > docs/gallery.md
 
 WORK is a workspace of `retro demo` or `retro study --fitted`, with its scores. Of the documents that were
 scored it takes the one on which retrieval saved most, the median of those that gain, the median of all, and
 the one on which it saved least. The first chunk of each is continued without retrieval and with it, by the
-same seed. RUN is the run's name or folder; `retro` if none is given.
+most probable tokens. RUN is the run's name or folder; `retro` if none is given.
 """
 
 import argparse
@@ -65,7 +65,6 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("run", nargs="?", default="retro")
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     opened = open_run(options.work, options.run)
     neighbours, k = opened.neighbours("test"), opened.num_neighbours
@@ -75,15 +74,14 @@ def main() -> None:
     sampler = opened.sampler(k)
     print("# Gallery\n")
     print(
-        f"`python benchmarks/gallery.py {options.work.name} {options.run} --tokens {options.tokens} --seed "
-        f"{options.seed}`: of {len(gains)} held-out documents those that the headings say, each continued "
-        f"from its first chunk, with {k} neighbours and without, temperature {CHOICE.temperature}, top-p "
-        f"{CHOICE.top_p}.\n"
+        f"`python benchmarks/gallery.py {options.work.name} {options.run} --tokens {options.tokens}`: of "
+        f"{len(gains)} held-out documents those that the headings say, each continued from its first chunk "
+        f"by the most probable tokens, with {k} neighbours and without.\n"
     )
     for why, document in chosen(gains).items():
         tokens = neighbours.store.document(document.number)[: neighbours.table.chunk_len].tolist()
         prompt = Prompt(tokens, opened.tokenizer.decode(tokens))
-        asked = {"max_tokens": options.tokens, "choice": CHOICE, "seed": options.seed}
+        asked = {"max_tokens": options.tokens, "choice": CHOICE}
         off, on = (sampler.generate(prompt, retrieval=mode, **asked) for mode in (False, True))
         print(f"## {document.name}: {why}\n")
         print(f"Retrieval saves {part(document.gain)} of the bits of its beginning. It begins:\n")

@@ -81,7 +81,17 @@ def print_shown(shown: "Shown", out: Path, run: str = "") -> None:
     _print_places(shown.folder, shown.page)
     named = ["--name", run] if run else []
     left_out = ["--exclude", shown.document] if shown.document else []
-    sample = ["retro", "sample", str(out), *named, "--file", str(shown.prompt), *left_out]
+    sample = [
+        "retro",
+        "sample",
+        str(out),
+        *named,
+        "--file",
+        str(shown.prompt),
+        *left_out,
+        "--temperature",
+        "0",
+    ]
     for command in (["retro", "serve", str(out), *named], sample):
         CONSOLE.print(f"Next: {shlex.join(command)}", soft_wrap=True, markup=False, highlight=False)
 

@@ -138,8 +138,8 @@ def _note(report: FittedReport) -> str:
 def _samples(report: FittedReport) -> str:
     """The samples side by side, with what is to be said of them."""
     words = [
-        f"The first chunk of {report.sampled}, continued with the same seed. It is the document whose gain "
-        "is the median of those that gain, so that nobody has chosen it. The prompt is grey."
+        f"The first chunk of {report.sampled}, continued by the most probable tokens. It is the document "
+        "whose gain is the median of those that gain, so that nobody has chosen it. The prompt is grey."
     ]
     out = report.taken_out
     if out is not None:

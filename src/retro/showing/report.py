@@ -10,7 +10,7 @@ from retro.pages.samples import colour_sample
 from retro.pages.shell import Made
 from retro.pages.side_by_side import Column, new_tokens
 from retro.pages.sources import SourceFiles, corpus_words
-from retro.showing.forgetting import SEED, TakenOut
+from retro.showing.forgetting import TakenOut
 from retro.showing.road import BASE, FittedResult
 from retro.stages.files import atomic_write, write_json
 from retro.study import Study
@@ -159,7 +159,7 @@ def _facts(study: Study, opened: OpenRun, result: FittedResult) -> list[tuple[st
             f"{counted(len(result.gains), 'test document')} drawn by chance; the same "
             f"{counted(result.num_neighbours, 'neighbour')} a chunk in every row that reads any",
         ),
-        ("sampled", f"seed {SEED}, temperature 0.7, top-p 0.9"),
+        ("sampled", "the most probable token each time"),
         (
             "held out",
             "test documents by document; training documents with a 13-gram Jaccard similarity of 0.8 or more "
