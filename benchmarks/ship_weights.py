@@ -196,7 +196,9 @@ def main() -> None:
         f"## How it was made\n\n```bash\n{command}\n```\n",
     ]
     card = options.out / CARD
-    card.write_text("\n".join([card.read_text(), *sections]))
+    # Transformers opens folders; by its name alone it is ours to find.
+    head = card.read_text().replace(f'from_pretrained("{NAME}")', f'from_pretrained("models/{NAME}")')
+    card.write_text("\n".join([head, *sections]))
     print(card.read_text())
 
 
