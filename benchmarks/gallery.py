@@ -1,11 +1,11 @@
 """Four samples of a fitted model, good and bad, as Markdown: chosen by what retrieval saved, not by taste.
 
-    python benchmarks/gallery.py WORK [RUN] [--tokens 128] > docs/gallery.md
+    python benchmarks/gallery.py WORK [RUN …] [--tokens 128] > docs/gallery.md
 
 WORK is a workspace of `retro demo` or `retro study --fitted`, with its scores. Of the documents that were
 scored it takes the one on which retrieval saved most, the median of those that gain, the median of all, and
 the one on which it saved least. The first chunk of each is continued without retrieval and with it, by the
-most probable tokens. RUN is the run's name or folder; `retro` if none is given.
+most probable tokens. Each RUN is a run's name or folder; `retro` if none is given.
 """
 
 import argparse
@@ -58,36 +58,47 @@ def sources_of(sample: Sample, opened: OpenRun) -> Iterator[str]:
         )
 
 
+def show(work: Path, run: str, num_tokens: int) -> None:
+    """The samples of one run."""
+    opened = open_run(work, run)
+    neighbours, k = opened.neighbours("test"), opened.num_neighbours
+    rows = Rows.read(neighbours, opened.tokenizer.token_lengths, Parts(work / SCORES, JSON))
+    gains = document_gains(rows, neighbours.store, f"on-{k}")
+    opened.model.quicken()
+    sampler = opened.sampler(k)
+    print(f"## {run}\n")
+    for why, document in chosen(gains).items():
+        tokens = neighbours.store.document(document.number)[: neighbours.table.chunk_len].tolist()
+        prompt = Prompt(tokens, opened.tokenizer.decode(tokens))
+        asked = {"max_tokens": num_tokens, "choice": CHOICE}
+        off, on = (sampler.generate(prompt, retrieval=mode, **asked) for mode in (False, True))
+        print(f"### {document.name}: {why}, {part(document.gain)}\n")
+        for heading, text in (
+            ("It begins", prompt.text),
+            ("Without retrieval", off.text),
+            ("With it", on.text),
+        ):
+            print(f"{heading}:\n\n{quoted(text)}\n")
+        print("\n".join(sources_of(on, opened)) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("work", type=Path)
-    parser.add_argument("run", nargs="?", default="retro")
+    parser.add_argument("runs", nargs="*", default=["retro"])
     parser.add_argument("--tokens", type=int, default=128)
     options = parser.parse_args()
-    opened = open_run(options.work, options.run)
-    neighbours, k = opened.neighbours("test"), opened.num_neighbours
-    rows = Rows.read(neighbours, opened.tokenizer.token_lengths, Parts(options.work / SCORES, JSON))
-    gains = document_gains(rows, neighbours.store, f"on-{k}")
-    opened.model.quicken()
-    sampler = opened.sampler(k)
     print("# Gallery\n")
+    print(f"`python benchmarks/gallery.py {options.work.name} {' '.join(options.runs)}`\n")
     print(
-        f"`python benchmarks/gallery.py {options.work.name} {options.run} --tokens {options.tokens}`: of "
-        f"{len(gains)} held-out documents those that the headings say, each continued from its first chunk "
-        f"by the most probable tokens, with {k} neighbours and without.\n"
+        "Held-out documents, each continued from its first chunk by the most probable tokens, without\n"
+        "retrieval and with it. Which ones is decided by what retrieval saved of the bits of their\n"
+        "beginnings where the workspace's own run was scored.\n"
     )
-    for why, document in chosen(gains).items():
-        tokens = neighbours.store.document(document.number)[: neighbours.table.chunk_len].tolist()
-        prompt = Prompt(tokens, opened.tokenizer.decode(tokens))
-        asked = {"max_tokens": options.tokens, "choice": CHOICE}
-        off, on = (sampler.generate(prompt, retrieval=mode, **asked) for mode in (False, True))
-        print(f"## {document.name}: {why}\n")
-        print(f"Retrieval saves {part(document.gain)} of the bits of its beginning. It begins:\n")
-        for heading, text in (("", prompt.text), ("Without retrieval", off.text), ("With it", on.text)):
-            print(f"{heading}:\n\n{quoted(text)}\n" if heading else f"{quoted(text)}\n")
-        print("\n".join(sources_of(on, opened)) + "\n")
+    for run in options.runs:
+        show(options.work, run, options.tokens)
 
 
 if __name__ == "__main__":
