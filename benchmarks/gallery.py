@@ -3,8 +3,8 @@
     python benchmarks/gallery.py WORK [RUN …] [--tokens 128] > docs/gallery.md
 
 WORK is a workspace of `retro demo` or `retro study --fitted`, with its scores. Of the documents that were
-scored it takes the one on which retrieval saved most, the median of those that gain, the median of all, and
-the one on which it saved least. The first chunk of each is continued without retrieval and with it, by the
+scored it takes the one on which retrieval saved most, the one on which it saved least, and two at even steps
+between them. The first chunk of each is continued without retrieval and with it, by the
 most probable tokens. Each RUN is a run's name or folder; `retro` if none is given.
 """
 
@@ -19,22 +19,18 @@ from retro.pages.samples import colour_sample
 from retro.retrieval.shared_runs import LONGEST
 from retro.scoring.wording import part
 from retro.showing.forgetting import CHOICE
-from retro.showing.road import SCORES, DocumentGain, document_gains, middle_of_gains
+from retro.showing.road import SCORES, DocumentGain, document_gains
 from retro.stages.parts import JSON, Parts
 from retro.workspace import OpenRun, open_run
 
 
 def chosen(gains: Sequence[DocumentGain]) -> dict[str, DocumentGain]:
-    """Four documents by their gains, which are sorted; fewer if some of them are the same."""
-    found = {
-        "where it saves most": gains[0],
-        "the middle of those that gain": middle_of_gains(gains),
-        "the middle of all": gains[len(gains) // 2],
-        "where it saves least": gains[-1],
+    """Four documents by their gains, which are sorted."""
+    headings = ("where it saves most", "a third down", "two thirds down", "where it saves least")
+    return {
+        why: gains[round(number * (len(gains) - 1) / (len(headings) - 1))]
+        for number, why in enumerate(headings)
     }
-    # From the last to the first, so that of equal ones the first heading stays.
-    first = {document.number: why for why, document in reversed(found.items())}
-    return {why: document for why, document in found.items() if first[document.number] == why}
 
 
 def quoted(text: str) -> str:

@@ -1,6 +1,6 @@
 """The model that comes with the package: fitted to a mixture of the catalogue, scored, put into `models/`.
 
-    python benchmarks/ship_weights.py WORK [--steps 240] [--fraction 0.25] [--documents 3] [--out models/NAME]
+    python benchmarks/ship_weights.py WORK [--steps 480] [--fraction 0.5] [--documents 9] [--out models/NAME]
 
 One command makes all of it, and goes on where it was interrupted: it ingests the sources with the base's
 tokenizer, builds a datastore, finds neighbours, fits, scores held-out documents of every source and of
@@ -93,7 +93,8 @@ def config(steps: int, fraction: float) -> RunConfig:
         sources=SOURCES,
         tokenizer=BASE,
         sample_fraction=fraction,
-        test_fraction=0.02,
+        # Some sources are few documents.
+        test_fraction=0.08,
         valid_fraction=0.02,
     )
     return replace(_base(run, corpus), name=NAME, training=training)
@@ -167,9 +168,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("work", type=Path)
-    parser.add_argument("--steps", type=int, default=240)
-    parser.add_argument("--fraction", type=float, default=0.25, help="of each source's documents")
-    parser.add_argument("--documents", type=int, default=3, help="scored of each source")
+    parser.add_argument("--steps", type=int, default=480)
+    parser.add_argument("--fraction", type=float, default=0.5, help="of each source's documents")
+    parser.add_argument("--documents", type=int, default=9, help="scored of each source")
     parser.add_argument("--out", type=Path, default=shipped.FOLDER.resolve() / NAME)
     options = parser.parse_args()
     study = Study(options.work, config(options.steps, options.fraction), SOURCES, RichNarrator(), say=print)

@@ -101,6 +101,8 @@ def command_parts() -> Iterator[str]:
             continue
         yield command_part(f"retro {name}", *options_of(name))
         if name == "fit":
+            yield command_part("retro fit --base", *options_of(name, "--base", "BASE"))
+            yield command_part("retro fit --from", *options_of(name, "--from", "MODEL"))
             yield command_part("retro fit --task qa", *options_of(name, "--task", "qa"))
             yield command_part("retro fit --check", *options_of(name, "--check", "MODEL"))
 

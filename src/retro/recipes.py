@@ -251,12 +251,23 @@ def pretrained(reading: str = FitConfig.reading) -> RunConfig:
     return replace(tiny(), name="pretrained", training=training, evaluation=evaluation)
 
 
-def demo() -> RunConfig:
-    """The demo: SmolLM2-135M fitted to the documentation of Django 5.2, with 3.2's and 4.2's in its memory.
-
-    Its steps are few: it reads neighbours before the first, and two cores have some minutes for them.
-    """
+def pretrained_further() -> RunConfig:
+    """Going on from a model that was fitted before, at the rate that the package's own was fitted with."""
     run = pretrained()
+    return replace(
+        run,
+        name="pretrained-further",
+        training=replace(run.training, learning_rate=1e-2, min_learning_rate=1e-3, warmup_start=1e-3),
+    )
+
+
+def demo() -> RunConfig:
+    """The demo: SmolLM2-135M with the package's additions, fitted further to the documentation of Django 5.2,
+    with 3.2's and 4.2's in its memory.
+
+    Its steps are few: two cores have some minutes for them.
+    """
+    run = pretrained_further()
     return replace(
         run,
         name="demo",
@@ -268,6 +279,7 @@ def demo() -> RunConfig:
             run.training, num_steps=30, validate_every=15, validate_batches=2, checkpoint_every=5
         ),
         evaluation=EvaluationConfig(window=512, stride=512, num_neighbours=(2,)),
+        start="smollm2-135m-retro",
     )
 
 
@@ -328,6 +340,7 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
         for names, size in _SIZES.items()
     },
     "pretrained": pretrained,
+    "pretrained-further": pretrained_further,
     "demo": demo,
     "questions-tiny": questions_tiny,
     "questions-7.5b": questions_7b,

@@ -23,7 +23,7 @@ from retro.corpus.pack import REPORT
 from retro.corpus.readers import FieldMap
 from retro.jobs.retrieval import build, find_neighbours, sync_sources
 from retro.jobs.scoring import evaluate_split
-from retro.jobs.training import fit_base, fit_run, train_run
+from retro.jobs.training import fit_base, fit_further, fit_run, train_run
 from retro.retrieval.neighbours import Neighbours
 from retro.scoring.bits_per_byte import score
 from retro.scoring.evaluate import Evaluation
@@ -152,12 +152,15 @@ class Study:
         return self._note(name, artifact)
 
     def fit_base(self, name: str) -> Artifact:
-        """RETROfit the pretrained model whose tokenizer the corpus has."""
+        """RETROfit the pretrained model whose tokenizer the corpus has, or what the config begins with."""
         training = self.run.training
         with self.part(f"fit {name}", self.work.run_path(name), f"Fitting {name}") as progress:
             progress = self._announced(progress, training)
-            base = self.run.corpus.tokenizer
-            artifact = fit_base(self.work, name, base, FitConfig(), training, progress)
+            if self.run.start:
+                artifact = fit_further(self.work, name, self.run.start, training, progress)
+            else:
+                base = self.run.corpus.tokenizer
+                artifact = fit_base(self.work, name, base, FitConfig(), training, progress)
         return self._note(name, artifact)
 
     def _announced(self, progress: Progress, training: TrainingConfig) -> Progress:

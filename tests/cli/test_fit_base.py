@@ -13,6 +13,7 @@ import transformers
 import retro
 from retro.cli.main import main
 from tests.bases import save_small_base
+from tests.scoring.runs import workspace_with_run
 
 FIT = ["--num-steps", "4", "--seq-len", "64", "--validate-every", "2", "--warmup-steps", "1"]
 KNN = ["--evaluation.window", "64", "--evaluation.stride", "32", "--num-neighbours", "8"]
@@ -56,6 +57,39 @@ def test_it_is_evaluated_inspected_and_sampled(work: Path, capsys: pytest.Captur
     printed = capsys.readouterr()
     assert "knn-lm" in printed.out
     assert "Loading weights" not in printed.err
+
+
+def test_a_fit_goes_on_from_another(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = work / "runs" / "fitted"
+    before = (start / "model.safetensors").read_bytes()
+    for word, name in [("fitted", "further"), (str(start), "elsewhere")]:
+        assert main(["fit", str(work), "--from", word, "--name", name, *FIT, "--validate-first"]) == 0
+    assert (start / "model.safetensors").read_bytes() == before
+    further = work / "runs" / "further"
+    assert further.joinpath("model.safetensors").read_bytes() != before
+    rows = [json.loads(line) for line in further.joinpath("metrics.jsonl").read_text().splitlines()]
+    last = [json.loads(line) for line in start.joinpath("metrics.jsonl").read_text().splitlines()][-1]
+    assert rows[0]["step"] == 0
+    assert rows[0]["valid_on"] == pytest.approx(last["valid_on"])
+    # Finished, it is only opened; another start is another run.
+    assert main(["fit", str(work), "--from", "fitted", "--name", "further", *FIT, "--validate-first"]) == 0
+    capsys.readouterr()
+    assert main(["fit", str(work), "--from", "elsewhere", "--name", "further", *FIT, "--validate-first"]) == 1
+    assert "--redo" in capsys.readouterr().err
+
+
+def test_what_is_not_fitted_cannot_be_gone_on_from(
+    work: Path, text_folder: Path, static_encoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = workspace_with_run(tmp_path / "trained", text_folder, static_encoder).path
+    assert main(["fit", str(work), "--from", "nowhere", "--name", "none", *FIT]) == 1
+    assert "smollm2-135m-retro" in capsys.readouterr().err
+    assert main(["fit", str(trained), "--from", "retro", "--name", "none", *FIT]) == 1
+    assert "is no fitted base" in capsys.readouterr().err
+    assert main(["fit", str(trained), "--from", str(work / "runs" / "fitted"), "--name", "none", *FIT]) == 1
+    error = capsys.readouterr().err
+    assert "expected the same" in error
+    assert error.count("\n") == 1
 
 
 def test_another_tokenizer_is_refused(

@@ -32,6 +32,8 @@ BASES: dict[str, str] = {
     "db verify": "WORK --sample 2",
     "train": f"WORK --name fuzzed {SMALL_MODEL} {STEPS}",
     "fit": f"WORK --baseline baseline --name fuzzed {FIT} {STEPS}",
+    "fit --base": f"WORK --base SOURCE --name fuzzed {STEPS}",
+    "fit --from": f"WORK --from retro --name fuzzed {STEPS}",
     "fit --task qa": f"WORK --from retro --name fuzzed --questions QUESTIONS {STEPS} --seq-len 128",
     "evaluate": f"WORK retro --split valid {WINDOWS}",
     "inspect": "WORK retro --out OUT.html --num-neighbours 1",

@@ -30,6 +30,8 @@ SHARES |= {
     "reproduce": 0.005,
     "fetch": 0.005,
     "knn": 0.01,
+    "fit --base": 0.005,
+    "fit --from": 0.005,
     "fit --task qa": 0.01,
     "study": 0.005,
     "study --fitted": 0.005,

@@ -1,4 +1,4 @@
-"""retro fit, and retro fit --task qa, which has its own options."""
+"""retro fit, and its ways with options of their own: --base, --from, --task qa, --check."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -100,6 +100,25 @@ class BaseOptions:
 
 
 @dataclass(frozen=True)
+class FurtherOptions:
+    """Go on from a fitted model, for text of one's own. It stays as it is; what is learned is a new run.
+
+    Run again, it goes on from the last checkpoint.
+    """
+
+    work: Annotated[Path, tyro.conf.Positional]
+    """The workspace, its text cut by the base's own tokenizer: retro ingest SOURCE --base NAME."""
+    start: Annotated[str, tyro.conf.arg(name="from")]
+    """A model that comes with retro (smollm2-135m-retro), a fitted run of the workspace, or its folder."""
+    training: Annotated[TrainingConfig, tyro.conf.arg(name="")]
+    name: str = "fitted"
+    """The run's name."""
+    redo: bool = False
+    """Begin anew: remove the run of this name, finished or begun, which is named first. At a terminal it is
+    asked before a run is removed."""
+
+
+@dataclass(frozen=True)
 class CheckOptions:
     """Say what a pretrained model can be fitted with, and why not with the rest. No workspace is needed."""
 
@@ -109,14 +128,20 @@ class CheckOptions:
 
 def main(arguments: list[str]) -> None:
     # The task decides which options exist, so it is looked for before they are parsed.
-    if any(word == "--check" or word.startswith("--check=") for word in arguments):
+    if _has(arguments, "--check"):
         check_base(arguments)
     elif "--task=qa" in arguments or ("--task", "qa") in pairwise(arguments):
         fit_questions(arguments)
-    elif any(word == "--base" or word.startswith("--base=") for word in arguments):
+    elif _has(arguments, "--base"):
         fit_base(arguments)
+    elif _has(arguments, "--from"):
+        fit_further(arguments)
     else:
         fit(arguments)
+
+
+def _has(arguments: list[str], option: str) -> bool:
+    return any(word == option or word.startswith(f"{option}=") for word in arguments)
 
 
 def fit(arguments: list[str]) -> None:
@@ -148,8 +173,21 @@ def fit_base(arguments: list[str]) -> None:
     print_run(artifact)
 
 
+def fit_further(arguments: list[str]) -> None:
+    """Go on from a fitted model."""
+    default = FurtherOptions(
+        work=tyro.MISSING, start=tyro.MISSING, training=recipes.pretrained_further().training
+    )
+    options = parse(FurtherOptions, arguments, "fit --from", default)
+    from retro.jobs import training
+
+    with _fitting(options) as (work, progress):
+        artifact = training.fit_further(work, options.name, options.start, options.training, progress)
+    print_run(artifact)
+
+
 @contextmanager
-def _fitting(options: Options | BaseOptions) -> "Iterator[tuple[Workspace, Progress]]":
+def _fitting(options: Options | BaseOptions | FurtherOptions) -> "Iterator[tuple[Workspace, Progress]]":
     """The workspace, begun anew if that is asked for, and the progress of a fit, which says how long it
     will take."""
     from retro.training.announcement import announced, epoch_tokens

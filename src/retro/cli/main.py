@@ -23,8 +23,8 @@ COMMANDS = {
     "neighbours": "find the neighbours of every chunk",
     "db": "work with a datastore: info, search, add, sync, delete, compact, verify",
     "train": "train RETRO, or its baseline",
-    "fit": "RETROfit: add retrieval to a baseline and train only that; --task qa fine-tunes on questions, "
-    "--check says what a pretrained model can be fitted with",
+    "fit": "RETROfit: add retrieval to a baseline, or to a pretrained model (--base, --from), and train only "
+    "that; --task qa fine-tunes on questions, --check says what a pretrained model can be fitted with",
     "evaluate": "score a run: bits per byte on any documents, or a task, without and with retrieval",
     "inspect": "show what retrieval saved on every token of a document, beside its neighbours",
     "knn": "compare a baseline with kNN-LM and a continuous cache on top of it",

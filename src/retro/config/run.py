@@ -197,6 +197,8 @@ class RunConfig:
     datastore: DatastoreConfig = field(default_factory=DatastoreConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    start: str = ""
+    """The fitted model that a fit begins with, by its name or folder. Empty: with the base as it is."""
 
     def __post_init__(self) -> None:
         chunk_len = self.model.chunk_len

@@ -1,4 +1,4 @@
-"""Training a run of a workspace: RETRO or baseline from scratch, or RETROfit of a baseline.
+"""Training a run of a workspace: RETRO or baseline from scratch, or RETROfit of a baseline or a base.
 
 This module decides what is trained, on which batches, with which neighbours and under which
 checks; `training.loop` does the steps. Fine-tuning on questions is in `questions.finetuning`,
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from retro import shipped
 from retro.config import ModelConfig, RetrievalConfig, TrainingConfig
 from retro.config.as_json import from_dict
 from retro.config.fit import FitConfig
@@ -46,6 +47,7 @@ from retro.training.checkpoints import read_checkpoint
 from retro.training.loop import Sampling, train
 from retro.workspace import Workspace, open_run
 
+SEQ_LEN = ("seq_len is", "shorten it: --seq-len")
 CALIBRATED_ON = 8
 """Sequences that tell what the states of a base are usually like."""
 
@@ -93,9 +95,11 @@ def extended(work: Workspace, name: str, num_steps: int) -> TrainingConfig:
     work.run(name)
     finished = open_artifact(path, "run", f"retro train {work.path} --name {name}")
     if not set(finished.inputs) <= {"tokens", "tokenizer", "neighbours"}:
+        start = f" --from {name}" if "base" in finished.inputs else ""
         raise ConfigError(
             f"{path} was made from another run; expected one that was trained from the beginning; "
-            f"fit it for longer under another name; run: retro fit {work.path} --name {name}-longer"
+            f"fit for longer under another name; "
+            f"run: retro fit {quoted(work.path)}{start} --name {name}-longer"
         )
     checkpoint = read_checkpoint(path)  # refused before anything is loaded
     config = from_dict(TrainingConfig, finished.config["training"], str(path))
@@ -158,7 +162,7 @@ def fit_base(
     expect_fitting(model, fit)
     torch.manual_seed(config.seed)  # for the new weights alone
     fitted = FittedModel(model, fit, store.pad_id, store.end_id, base)
-    fitted.facts.expect_context(config.seq_len, "seq_len is", "shorten it: --seq-len")
+    fitted.facts.expect_context(config.seq_len, *SEQ_LEN)
     if not any(parameter.requires_grad for parameter in fitted.parameters()):
         raise ConfigError(
             "fit.pointer and fit.tune_heads are off, so there is nothing to train; expected one of them; "
@@ -167,6 +171,23 @@ def fit_base(
     text = PackedBatches(store, fit.chunk_len, config.seq_len, CALIBRATED_ON, config.seed)
     fitted.calibrate(text[0].tokens)
     return _train(work, path, fitted, config, {"base": weights_checksum(model)}, progress)
+
+
+def fit_further(
+    work: Workspace, name: str, start: str, config: TrainingConfig, progress: Progress = no_progress
+) -> Artifact:
+    """Go on from a fitted model as a run of its own: from a run of this workspace, a run's folder, or the
+    name of one that comes with the package. That one stays as it is."""
+    path = work.run_path(name)
+    model, run = base_of(work, start)
+    if not isinstance(model, FittedModel):
+        raise ConfigError(
+            f"{run.path} is no fitted base; expected one to go on from{shipped.or_named()}; "
+            f"begin with a base instead; run: retro fit {quoted(work.path)} --base smollm2"
+        )
+    model.facts.expect_context(config.seq_len, *SEQ_LEN)
+    inputs = {"base": weights_checksum(model.base), "start": file_checksum(run.path / WEIGHTS)}
+    return _train(work, path, model, config, inputs, progress)
 
 
 def base_of(work: Workspace, name: str) -> tuple[TrainableModel, Run]:
@@ -180,6 +201,8 @@ def base_of(work: Workspace, name: str) -> tuple[TrainableModel, Run]:
     vocab_size = store.artifact.counts["vocab_size"]
     # A bare model, saved without a tokenizer, can only be checked by its vocabulary's size.
     known = run.trained_on.get("tokenizer", store.tokenizer_fingerprint)
+    if run.base_id:
+        run.expect_same_tokenizer(store.tokenizer_fingerprint, str(work.tokens_path))
     if not model.facts.fits(vocab_size) or known != store.tokenizer_fingerprint:
         raise ArtifactError(
             f"{run.path} was trained with another tokenizer ({model.facts.vocab_size} tokens) than "
