@@ -2,6 +2,7 @@
 
     python benchmarks/fitting.py score WORK RUN [ROW …] [--documents 24 [--each]] [--window 512]
     python benchmarks/fitting.py table WORK RUN [--split test] [--against off]
+    python benchmarks/fitting.py speeds WORK RUN [ROW …] [--documents 3]
     python benchmarks/fitting.py curves WORK RUN [RUN …]
 
 `score` writes what each row costs, token by token, into WORK/comparison, a file for each window; run again it
@@ -9,7 +10,9 @@ goes on, and other rows may follow later. All rows score the same windows: the b
 are drawn by chance, or with --each so many of every source. `table` prints bits per byte, gains with 95 %
 intervals over documents, for all text, by source, and for the chunks that share at most 12.5 % with what is
 read for them, and tokens a second of scoring. Gains are over the base, or over another row, on the same
-documents. `curves` prints what runs had saved of the validation loss after so many steps.
+documents. `speeds` scores some of the same windows once more, all rows taking turns on a machine that should
+do nothing else, and prints tokens a second beside how far the bits are from those that `score` kept. `curves`
+prints what runs had saved of the validation loss after so many steps.
 
 Rows:
     off             the base
@@ -252,6 +255,38 @@ def in_words(found: RowResult, against: str) -> str:
     )
 
 
+def speeds(options: argparse.Namespace, opened: OpenRun, kept: Parts[Any]) -> None:
+    neighbours = opened.neighbours(options.split)
+    windows = beginnings(neighbours.table, options.documents, options.window, options.each)
+    scorers = Scorers(opened, options.window, options.seconds)
+    rows = {row: scorers.of(row, neighbours) for row in options.rows}
+    seconds: dict[str, list[float]] = {row: [] for row in rows}
+    apart: dict[str, float] = {}
+    for row in rows:  # what is prepared or read for the first time is not timed
+        with torch.set_grad_enabled(row == "lora"):
+            rows[row](windows[0])
+    with torch.no_grad():
+        for window in windows:
+            before = kept.read(str(window.start)) if kept.has(str(window.start)) else {}
+            for row, scorer in rows.items():
+                started = time.perf_counter()
+                bits = scorer(window)
+                seconds[row].append(time.perf_counter() - started)
+                if row in before:
+                    difference = float(np.abs(bits - np.array(before[row]["bits"])).max())
+                    apart[row] = max(apart.get(row, 0.0), difference)
+    num_tokens = sum(window.num_tokens for window in windows)
+    print(f"{len(windows)} documents of {options.split}, {torch.get_num_threads()} threads")
+    for row, taken in seconds.items():
+        ratios = np.array(seconds[next(iter(rows))]) / np.array(taken)
+        kept_before = f"{apart[row]:.1e} bits from what was kept" if row in apart else "not kept before"
+        print(
+            f"  {row:<10} {num_tokens / sum(taken):6,.0f} tokens/s, "
+            f"{np.median(ratios):.3f} of {options.rows[0]} ({ratios.min():.3f} to {ratios.max():.3f}), "
+            f"{kept_before}"
+        )
+
+
 def curves(work: Path, runs: list[str]) -> None:
     """A row for each run, a column for each step that was validated."""
     for run in runs:
@@ -267,7 +302,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=("score", "table", "curves"))
+    parser.add_argument("task", choices=("score", "table", "speeds", "curves"))
     parser.add_argument("work", type=Path)
     parser.add_argument("run")
     parser.add_argument("rows", nargs="*", help="of the table, or more runs for their curves")
@@ -289,7 +324,7 @@ def main() -> None:
     options.rows = options.rows or ["off", "on-1", "on-2", "prompt-1", "prompt-2"]
     opened = open_run(options.work, options.run)
     folder = options.work / "comparison" / f"{options.run}-{options.split}-{options.window}"
-    {"score": score, "table": table}[options.task](options, opened, Parts(folder, JSON))
+    {"score": score, "table": table, "speeds": speeds}[options.task](options, opened, Parts(folder, JSON))
 
 
 if __name__ == "__main__":
