@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from retro.pages.fitted_report import findings
 from retro.showing.report import Shown
 from retro.stages.parts import JSON, Parts
 from retro.stages.progress import Progress, no_progress
+from retro.study import Study
 from tests.pages.checks import check_page
 from tests.showing.conftest import SMALL
 from tests.workspaces import Silent
@@ -129,6 +131,13 @@ def test_interrupted_at_any_stage_it_goes_on(
     result = run_fitted_demo(folder, small_demo, Silent(), memory=[str(older)], extent=SMALL)
     assert bits_of(folder) == bits_of(shown.folder)
     assert result.report.columns == shown.report.columns
+
+
+def test_it_begins_with_what_a_recipe_names(shown: Shown, small_demo: RunConfig, older: Path) -> None:
+    run = replace(small_demo, start=str(shown.folder / "runs" / "retro"))
+    study = Study(shown.folder, run, run.corpus.sources, Silent(), memory=[str(older)])
+    assert "start" in study.fit_base("further").inputs
+    assert "start" not in study.opened("retro").run.trained_on
 
 
 def test_by_the_command(
