@@ -4,11 +4,9 @@ import gc
 import io
 import json
 import shutil
-import signal
 import sqlite3
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,7 @@ from retro.retrieval.datastore.ledger import FILE as LEDGER
 from retro.stages.files import file_checksum, make_fingerprint
 from retro.stages.stage import CARD
 from tests.fuzz.arguments import BASES, arguments, options_of
-from tests.fuzz.watch import count, inputs, watched
+from tests.fuzz.watch import alarm, count, inputs, watched
 
 PATIENCE = 6.0
 """A command that works for longer is interrupted, as by Ctrl-C."""
@@ -124,18 +122,6 @@ def place(
     return Place(finished, tmp_path_factory.mktemp("place") / "here", names)
 
 
-@contextmanager
-def interrupted() -> Iterator[None]:
-    """Ctrl-C once the patience is over, which a user may press at any time."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
-    yield
-
-
 def run(words: list[str]) -> tuple[int, str]:
     """The exit code of a command, and what it wrote to standard error."""
     # As a terminal has them: what UTF-8 cannot hold is an error on one, and an escape on the other.
@@ -156,7 +142,8 @@ def expect_one_line(place: Place, words: list[str]) -> None:
     """The command ends in one of three ways, and one that failed has changed nothing that was finished."""
     command = words[0]
     target = f"retro {' '.join(words[:2]) if command == 'db' else command}"
-    with watched(target), interrupted():
+    # Ctrl-C once the patience is over, which a user may press at any time.
+    with watched(target), alarm(PATIENCE, KeyboardInterrupt()):
         code, error = run(place.fill(words))
     after = place.state()
     try:

@@ -13,6 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
@@ -26,6 +27,8 @@ SECONDS = 20.0
 """An input that takes longer hangs."""
 MORE_BYTES = 4 << 30
 """What an input may take beyond the memory that the tests hold: more is refused as on a small machine."""
+COLLECTING = {"gc_callback", "__del__"}
+"""Functions that run while memory is collected: hypothesis's own, which measures it, and finalisers."""
 SEEN: dict[str, Counter[str]] = {}
 
 
@@ -52,18 +55,15 @@ def watched(target: str) -> Iterator[None]:
     started = time.monotonic()
     # What never returns to Python hears no signal; then the whole process ends, with a trace.
     faulthandler.dump_traceback_later(6 * SECONDS, exit=True)
-    before = signal.signal(signal.SIGALRM, _hang)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
     limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_virtual_bytes() + MORE_BYTES, limits[1]))
     try:
-        with warnings.catch_warnings():
+        hang = HangError(f"an input took longer than {SECONDS:.0f} s")
+        with warnings.catch_warnings(), alarm(SECONDS, hang):
             # Numbers that overflow are warned of, which is no traceback.
             warnings.simplefilter("ignore")
             yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
         resource.setrlimit(resource.RLIMIT_AS, limits)
         faulthandler.cancel_dump_traceback_later()
         SEEN.setdefault(target, Counter())["milliseconds"] += round(1000 * (time.monotonic() - started))
@@ -94,8 +94,29 @@ def table() -> Iterator[str]:
         every.update(seen)
 
 
-def _hang(*_: object) -> None:
-    raise HangError(f"an input took longer than {SECONDS:.0f} s")
+@contextmanager
+def alarm(seconds: float, error: BaseException) -> Iterator[None]:
+    """Raise an error in the block once it takes longer.
+
+    What is raised while something is collected or freed is lost, and is then a warning of whatever test runs;
+    so it waits until that is over.
+    """
+
+    def ring(_number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code.co_name in COLLECTING:
+                signal.setitimer(signal.ITIMER_REAL, 0.01)
+                return
+            frame = frame.f_back
+        raise error
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _virtual_bytes() -> int:
