@@ -6,10 +6,10 @@ import numpy as np
 
 from retro.config import RunConfig
 from retro.pages.plots import Bar, sideways_bars
-from retro.recipes import ABLATIONS, ablation
 from retro.reproduce.claims import Claim, above, together
 from retro.reproduce.result import Cell, Figure, Findings, Table
 from retro.reproduce.scales import Scale
+from retro.reproduce.variants import ABLATIONS, ablation
 from retro.scoring.evaluate import OFF, Evaluation, on
 from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
 from retro.scoring.wording import fewer, percent
