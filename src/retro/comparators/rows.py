@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from retro.comparators.in_context import InContext
+from retro.comparators.systems import read_row
 from retro.errors import ConfigError
 from retro.model.protocol import LanguageModel
 from retro.retrieval.neighbours import Neighbours
+from retro.retrieval.retriever import Retriever
 from retro.scoring.bits_per_byte import expect_saved, score_batch
 from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
 from retro.scoring.windows import Window
@@ -30,14 +32,23 @@ Found = Mapping[int, Mapping[str, Mapping[str, Any]]]
 
 
 def scorer_of(row: str, model: LanguageModel, neighbours: Neighbours) -> Scorer:
-    """How a row scores a window: `off`, `on-K` with K neighbours, or `prompt-K` with them in the prompt."""
-    kind, _, number = row.partition("-")
-    if kind not in (OFF, "on", "prompt") or number.isdigit() is (kind == OFF):
-        raise ConfigError(f"there is no row {row!r}; expected off, on-K or prompt-K, with a number for K")
-    k = int(number or 0)
-    expect_saved(neighbours, k)
-    scored = InContext(model) if kind == "prompt" else model
-    return lambda window: score_batch(scored, neighbours.table, [window], neighbours if k else None, k)
+    """How a row that has nothing to prepare scores a window.
+
+    `off`, `on-K` with K neighbours, `prompt-K` with them in the prompt, `prompt-K-every-N` with those that
+    are found by the last chunk's worth of text every N tokens.
+    """
+    name = read_row(row)
+    expect_saved(neighbours, name.k)
+    scored: LanguageModel
+    if name.kind in (OFF, "on"):
+        scored = model
+    elif name.kind == "prompt":
+        find = Retriever(neighbours.datastore).values if name.every else None
+        scored = InContext(model, name.every, find)
+    else:
+        raise ConfigError(f"row {row!r} is prepared from other text, and there is none here; expected some")
+    read = neighbours if name.k else None
+    return lambda window: score_batch(scored, neighbours.table, [window], read, name.k)
 
 
 def score_window(window: Window, scorers: Mapping[str, Scorer], kept: Parts[Any]) -> None:

@@ -1,0 +1,201 @@
+"""Rows that prepare something before they score: a model to tune, a memory to fill, weights to choose.
+
+What is prepared is a few arrays, each kept in a file with the time that it took. So a comparison that was
+stopped goes on with it, and what a row costs can be told.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from retro.comparators.cache import SHARPNESSES as THETAS
+from retro.comparators.knn_lm import SHARPNESSES as ALPHAS
+from retro.comparators.lora import Lora
+from retro.comparators.mixtures import Memory, Mixture, Other, ReadWindow, cached, read_window
+from retro.comparators.rows import Scorer, scorer_of
+from retro.comparators.systems import read_row
+from retro.errors import ConfigError, DataError
+from retro.model.protocol import KeyedModel, LanguageModel
+from retro.retrieval.chunks import ChunkTable
+from retro.retrieval.neighbours import Neighbours
+from retro.scoring.bits_per_byte import score_batch
+from retro.scoring.windows import Window, beginnings, windows_of
+from retro.stages.parts import Parts
+
+TUNED_ON = 8
+"""Documents that weights are chosen on."""
+SECONDS = "seconds"
+STEPS = {"lora": ("lora",), "knn": ("memory", "knn"), "cache": ("cache",)}
+"""What each row prepares, in this order; rows share what has the same name."""
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What may be read before documents are scored: other documents than those."""
+
+    training: ChunkTable
+    """To learn from and to remember."""
+    tuning: ChunkTable
+    """To choose weights on."""
+
+
+class PreparedRows:
+    """Every row of one model on the same documents, by name."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        neighbours: Neighbours,
+        texts: Texts,
+        window: int,
+        seconds: float,
+        kept: Parts[Arrays],
+    ) -> None:
+        """Tuning a model and filling a memory take `seconds` of CPU time each, in windows of so many
+        tokens."""
+        self.model = model
+        self.neighbours = neighbours
+        self.texts = texts
+        self.window = window
+        self.seconds = seconds
+        self.kept = kept
+        self._made: dict[str, Arrays] = {}
+
+    def scorer(self, row: str) -> Scorer:
+        """How a row scores a window; what it has to prepare is prepared when first asked for."""
+        kind = read_row(row).kind
+        if kind == "lora":
+            return self._score_tuned
+        if kind in ("knn", "cache"):
+            return lambda window: self._score_mixed(kind, window)
+        return scorer_of(row, self.model, self.neighbours)
+
+    def prepare(self, row: str) -> None:
+        """Do now what a row has to prepare, so that its first window takes no longer than the others."""
+        for step in STEPS.get(read_row(row).kind, ()):
+            self._step(step)
+
+    def seconds_of(self, row: str) -> float:
+        """CPU time that preparing a row took, wherever it was prepared."""
+        return sum(float(self._step(step)[SECONDS]) for step in STEPS.get(read_row(row).kind, ()))
+
+    def bytes_of(self, row: str) -> int:
+        """What a row holds of what it prepared."""
+        steps = [self._step(step) for step in STEPS.get(read_row(row).kind, ())]
+        return sum(array.nbytes for step in steps for name, array in step.items() if name != SECONDS)
+
+    def describe(self, row: str) -> str:
+        """What was prepared, in a few words; nothing for a row that prepares nothing."""
+        if row == "lora":
+            return f"tuned on {int(self._step('lora')['windows'])} windows of {self.window} tokens"
+        if row not in ("knn", "cache"):
+            return ""
+        mixture = self._mixture(row)
+        sharpness = (THETAS if row == "cache" else ALPHAS)[mixture.column]
+        held = f"a memory of {len(self._memory.values):,} tokens, " if row == "knn" else ""
+        return f"{held}sharpness {sharpness:g}, weight {mixture.weight}"
+
+    # Preparing
+
+    def _step(self, name: str) -> Arrays:
+        """What a step has prepared: made now, or kept from an earlier time."""
+        if name not in self._made:
+            self._made[name] = self.kept.keep(name, lambda: self._timed(self._makers[name]))
+        return self._made[name]
+
+    def _timed(self, make: Callable[[], Arrays]) -> Arrays:
+        started = time.process_time()
+        made = make()
+        return {**made, SECONDS: np.array(time.process_time() - started)}
+
+    @property
+    def _makers(self) -> dict[str, Callable[[], Arrays]]:
+        return {
+            "lora": self._tune,
+            "memory": self._remember,
+            "knn": lambda: self._choose("knn"),
+            "cache": lambda: self._choose("cache"),
+        }
+
+    def _windows_in_time(self) -> Iterator[Window]:
+        """Windows of the training text in an order of chance, again and again, until the time is over."""
+        store = self.texts.training.store
+        windows = list(windows_of(store, self.window, self.window))
+        # A short text has no window of that length; then all of them serve.
+        windows = [window for window in windows if window.num_tokens == self.window] or windows
+        if not windows:
+            raise DataError(f"{store.artifact.path} holds no text to learn from; expected training documents")
+        started = time.process_time()
+        for seed in itertools.count():
+            for number in np.random.default_rng(seed).permutation(len(windows)):
+                yield windows[number]
+                if time.process_time() - started > self.seconds:
+                    return
+
+    def _tune(self) -> Arrays:
+        lora = Lora(self.model)
+        count = lora.tune(self.texts.training, self._windows_in_time())
+        return {**lora.arrays(), "windows": np.array(count)}
+
+    def _remember(self) -> Arrays:
+        memory = Memory.of(self._read(self.texts.training, window) for window in self._windows_in_time())
+        return {"keys": memory.keys.numpy(), "values": memory.values.numpy()}
+
+    def _choose(self, kind: str) -> Arrays:
+        mixture = Mixture.chosen(self._tuning_windows(TUNED_ON), self._other(kind))
+        return {"column": np.array(mixture.column), "weight": np.array(mixture.weight)}
+
+    def _tuning_windows(self, num_documents: int) -> list[ReadWindow]:
+        table = self.texts.tuning
+        windows = beginnings(table, num_documents, self.window)
+        if not windows:
+            raise DataError(
+                f"{table.store.artifact.path} has no document of two chunks to choose weights on; "
+                "expected longer documents"
+            )
+        return [self._read(table, window) for window in windows]
+
+    # What was prepared
+
+    @cached_property
+    def _lora(self) -> Lora:
+        lora = Lora(self.model)
+        lora.restore(self._step("lora"))
+        return lora
+
+    @cached_property
+    def _memory(self) -> Memory:
+        kept = self._step("memory")
+        return Memory(torch.from_numpy(kept["keys"]), torch.from_numpy(kept["values"]))
+
+    def _mixture(self, kind: str) -> Mixture:
+        kept = self._step(kind)
+        return Mixture(int(kept["column"]), float(kept["weight"]))
+
+    def _other(self, kind: str) -> Other:
+        return cached if kind == "cache" else self._memory.log_probs
+
+    # Scoring
+
+    def _read(self, table: ChunkTable, window: Window) -> ReadWindow:
+        if not isinstance(self.model, KeyedModel):
+            raise ConfigError(
+                "the model shows no states that tokens are predicted from; expected one that does, as our "
+                "own models and fitted bases do; leave knn, spalm and cache out"
+            )
+        return read_window(self.model, table, window)
+
+    def _score_tuned(self, window: Window) -> np.ndarray:
+        with self._lora.attached():
+            return score_batch(self.model, self.neighbours.table, [window])
+
+    def _score_mixed(self, kind: str, window: Window) -> np.ndarray:
+        mixture = self._mixture(kind)
+        return mixture.bits(self._read(self.neighbours.table, window), self._other(kind))
