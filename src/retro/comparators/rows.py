@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from retro.comparators.in_context import InContext
+from retro.comparators.retro_plus_plus import RetroPlusPlus
 from retro.comparators.systems import read_row
 from retro.errors import ConfigError
 from retro.model.protocol import LanguageModel
@@ -35,7 +36,7 @@ def scorer_of(row: str, model: LanguageModel, neighbours: Neighbours) -> Scorer:
     """How a row that has nothing to prepare scores a window.
 
     `off`, `on-K` with K neighbours, `prompt-K` with them in the prompt, `prompt-K-every-N` with those that
-    are found by the last chunk's worth of text every N tokens.
+    are found by the last chunk's worth of text every N tokens, `plus-K` with K and the nearest in the prompt.
     """
     name = read_row(row)
     expect_saved(neighbours, name.k)
@@ -45,6 +46,8 @@ def scorer_of(row: str, model: LanguageModel, neighbours: Neighbours) -> Scorer:
     elif name.kind == "prompt":
         find = Retriever(neighbours.datastore).values if name.every else None
         scored = InContext(model, name.every, find)
+    elif name.kind == "plus":
+        scored = RetroPlusPlus(model)
     else:
         raise ConfigError(f"row {row!r} is prepared from other text, and there is none here; expected some")
     read = neighbours if name.k else None

@@ -22,6 +22,7 @@ ROWS = {
     "on-K": "the model with K neighbours",
     "prompt-K": "K neighbours in the prompt, read again with the text at every chunk",
     "prompt-K-every-N": "the same with those that are found every N tokens",
+    "plus-K": "the model with K neighbours, and the nearest of them in its prompt as well",
     "lora": "the model tuned on the training text for a given time",
     "knn": "kNN-LM, with a memory of the training tokens that are read in a given time",
     "cache": "the continuous cache over the text before",
