@@ -20,6 +20,7 @@ from retro.comparators.rows import scorer_of
 from retro.comparators.token_states import WEIGHTS, mix
 from retro.errors import ConfigError
 from retro.fitting.base import open_base
+from retro.retrieval.lexical import search_by_words
 from retro.retrieval.retriever import Retriever
 from retro.scoring.bits_per_byte import score_batch
 from retro.scoring.windows import Window, batch_inputs, batch_targets, beginnings, windows_of
@@ -161,12 +162,24 @@ def test_a_prompt_that_searches_often_asks_the_datastore(rows: PreparedRows, ope
     assert not np.array_equal(rows.scorer("prompt-1")(window), expected)
 
 
+def test_a_prompt_of_words_has_other_neighbours(rows: PreparedRows, opened: OpenRun) -> None:
+    pytest.importorskip("bm25s")
+    window = beginnings(rows.neighbours.table, 3, WINDOW)[0]
+    found = search_by_words(rows.neighbours)
+    others = rows.neighbours.replaced(found.chunks, found.distances)
+    expected = scorer_of("prompt-2", opened.model, others)(window)
+    np.testing.assert_array_equal(rows.scorer("bm25-2")(window), expected)
+    assert not np.array_equal(rows.scorer("prompt-2")(window), expected)
+    assert rows.bytes_of("bm25-2") == found.index_bytes
+    with pytest.raises(ConfigError, match="num_neighbours is 3"):
+        rows.scorer("bm25-3")
+
+
 def test_what_was_prepared_is_kept_with_what_it_cost(make_rows: Callable[[], PreparedRows]) -> None:
     first = make_rows()
     window = beginnings(first.neighbours.table, 3, WINDOW)[0]
     found = {}
-    for row in ("lora", "knn", "cache"):
-        first.prepare(row)
+    for row in ("lora", "spalm", "knn", "cache"):
         found[row] = first.scorer(row)(window)
     again = make_rows()
     again.seconds = 99.0  # it would learn and remember more, if it began anew
@@ -177,6 +190,9 @@ def test_what_was_prepared_is_kept_with_what_it_cost(make_rows: Callable[[], Pre
     width = first.model.key_width  # type: ignore[attr-defined]
     # Keys in float32 and tokens of eight bytes, a column and a weight.
     assert first.bytes_of("knn") == STEPS * WINDOW * (4 * width + 8) + 16
+    # To choose or to learn takes a tick: the memory below is counted once, for itself.
+    assert first.seconds_of("spalm") == first.seconds_of("knn") + 1
+    assert first.bytes_of("spalm") > first.bytes_of("knn")
     assert first.bytes_of("off") == first.seconds_of("on-1") == 0
 
 

@@ -14,24 +14,35 @@ import numpy as np
 import torch
 
 from retro.comparators.cache import SHARPNESSES as THETAS
+from retro.comparators.in_context import InContext
 from retro.comparators.knn_lm import SHARPNESSES as ALPHAS
 from retro.comparators.lora import Lora
 from retro.comparators.mixtures import Memory, Mixture, Other, ReadWindow, cached, read_window
 from retro.comparators.rows import Scorer, scorer_of
+from retro.comparators.spalm import Gate, learn_gate
 from retro.comparators.systems import read_row
 from retro.errors import ConfigError, DataError
 from retro.model.protocol import KeyedModel, LanguageModel
 from retro.retrieval.chunks import ChunkTable
+from retro.retrieval.lexical import search_by_words
 from retro.retrieval.neighbours import Neighbours
-from retro.scoring.bits_per_byte import score_batch
+from retro.scoring.bits_per_byte import expect_saved, score_batch
 from retro.scoring.windows import Window, beginnings, windows_of
 from retro.stages.parts import Parts
 
 TUNED_ON = 8
 """Documents that weights are chosen on."""
-SECONDS = "seconds"
-STEPS = {"lora": ("lora",), "knn": ("memory", "knn"), "cache": ("cache",)}
-"""What each row prepares, in this order; rows share what has the same name."""
+GATE_LEARNS_FROM = 32
+"""Documents that a gate is learned from."""
+SECONDS, BYTES = "seconds", "bytes"
+STEPS = {
+    "bm25": ("bm25",),
+    "lora": ("lora",),
+    "knn": ("memory", "knn"),
+    "spalm": ("memory", "knn", "spalm"),
+    "cache": ("cache",),
+}
+"""What each row prepares, in this order, itself last; rows share what has the same name."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -70,11 +81,17 @@ class PreparedRows:
 
     def scorer(self, row: str) -> Scorer:
         """How a row scores a window; what it has to prepare is prepared when first asked for."""
-        kind = read_row(row).kind
+        name = read_row(row)
+        kind = name.kind
         if kind == "lora":
             return self._score_tuned
         if kind in ("knn", "cache"):
             return lambda window: self._score_mixed(kind, window)
+        if kind == "spalm":
+            return self._score_gated
+        if kind == "bm25":
+            expect_saved(self.neighbours, name.k)
+            return lambda window: self._score_by_words(name.k, window)
         return scorer_of(row, self.model, self.neighbours)
 
     def prepare(self, row: str) -> None:
@@ -88,13 +105,14 @@ class PreparedRows:
 
     def bytes_of(self, row: str) -> int:
         """What a row holds of what it prepared."""
-        steps = [self._step(step) for step in STEPS.get(read_row(row).kind, ())]
-        return sum(array.nbytes for step in steps for name, array in step.items() if name != SECONDS)
+        return sum(_num_bytes(self._step(step)) for step in STEPS.get(read_row(row).kind, ()))
 
     def describe(self, row: str) -> str:
         """What was prepared, in a few words; nothing for a row that prepares nothing."""
         if row == "lora":
             return f"tuned on {int(self._step('lora')['windows'])} windows of {self.window} tokens"
+        if row == "spalm":
+            return f"a gate learned from {int(self._step('spalm')['tokens']):,} tokens"
         if row not in ("knn", "cache"):
             return ""
         mixture = self._mixture(row)
@@ -107,6 +125,9 @@ class PreparedRows:
     def _step(self, name: str) -> Arrays:
         """What a step has prepared: made now, or kept from an earlier time."""
         if name not in self._made:
+            # What it needs comes first, so that its own time is its own.
+            for needed in STEPS.get(name, ())[:-1]:
+                self._step(needed)
             self._made[name] = self.kept.keep(name, lambda: self._timed(self._makers[name]))
         return self._made[name]
 
@@ -122,6 +143,8 @@ class PreparedRows:
             "memory": self._remember,
             "knn": lambda: self._choose("knn"),
             "cache": lambda: self._choose("cache"),
+            "spalm": self._learn_gate,
+            "bm25": self._search_by_words,
         }
 
     def _windows_in_time(self) -> Iterator[Window]:
@@ -152,6 +175,22 @@ class PreparedRows:
         mixture = Mixture.chosen(self._tuning_windows(TUNED_ON), self._other(kind))
         return {"column": np.array(mixture.column), "weight": np.array(mixture.weight)}
 
+    def _learn_gate(self) -> Arrays:
+        reads = self._tuning_windows(GATE_LEARNS_FROM)
+        gate = learn_gate(reads, self._memory.log_probs, self._mixture("knn"))
+        num_tokens = sum(len(read.bits) for read in reads)
+        return {
+            "mean": gate.mean,
+            "deviation": gate.deviation,
+            "weights": gate.weights,
+            "bias": np.array(gate.bias),
+            "tokens": np.array(num_tokens),
+        }
+
+    def _search_by_words(self) -> Arrays:
+        found = search_by_words(self.neighbours)
+        return {"chunks": found.chunks, "distances": found.distances, BYTES: np.array(found.index_bytes)}
+
     def _tuning_windows(self, num_documents: int) -> list[ReadWindow]:
         table = self.texts.tuning
         windows = beginnings(table, num_documents, self.window)
@@ -179,6 +218,16 @@ class PreparedRows:
         kept = self._step(kind)
         return Mixture(int(kept["column"]), float(kept["weight"]))
 
+    @cached_property
+    def _by_words(self) -> Neighbours:
+        found = self._step("bm25")
+        return self.neighbours.replaced(found["chunks"], found["distances"])
+
+    @cached_property
+    def _gate(self) -> Gate:
+        kept = self._step("spalm")
+        return Gate(kept["mean"], kept["deviation"], kept["weights"], float(kept["bias"]))
+
     def _other(self, kind: str) -> Other:
         return cached if kind == "cache" else self._memory.log_probs
 
@@ -199,3 +248,17 @@ class PreparedRows:
     def _score_mixed(self, kind: str, window: Window) -> np.ndarray:
         mixture = self._mixture(kind)
         return mixture.bits(self._read(self.neighbours.table, window), self._other(kind))
+
+    def _score_gated(self, window: Window) -> np.ndarray:
+        read = self._read(self.neighbours.table, window)
+        return self._gate.bits(read, self._memory.log_probs(read)[:, self._mixture("knn").column])
+
+    def _score_by_words(self, k: int, window: Window) -> np.ndarray:
+        return score_batch(InContext(self.model), self._by_words.table, [window], self._by_words, k)
+
+
+def _num_bytes(made: Arrays) -> int:
+    """What a row holds of a step: what the step says, or all of its arrays."""
+    if BYTES in made:
+        return int(made[BYTES])
+    return sum(array.nbytes for name, array in made.items() if name != SECONDS)

@@ -1,4 +1,4 @@
-"""RETRO++ (Wang et al., 2023): the nearest neighbour in the prompt, and all of them read by the model as well.
+"""RETRO++ (Wang et al., 2023): the nearest neighbour in the prompt, and all of them read by the model, too.
 
 The text is read again before every chunk, as with any neighbour in the prompt. What the model reads beside it
 are the neighbours of the text's own chunks; those of the prompt have none.

@@ -22,9 +22,11 @@ ROWS = {
     "on-K": "the model with K neighbours",
     "prompt-K": "K neighbours in the prompt, read again with the text at every chunk",
     "prompt-K-every-N": "the same with those that are found every N tokens",
+    "bm25-K": "K neighbours in the prompt that BM25 finds, by the tokens of each chunk",
     "plus-K": "the model with K neighbours, and the nearest of them in its prompt as well",
     "lora": "the model tuned on the training text for a given time",
     "knn": "kNN-LM, with a memory of the training tokens that are read in a given time",
+    "spalm": "the same with a learned gate in place of one weight",
     "cache": "the continuous cache over the text before",
 }
 """What each row is, with K for a number of neighbours and N for one of tokens."""
