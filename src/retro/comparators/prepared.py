@@ -173,7 +173,11 @@ class PreparedRows:
 
     def _choose(self, kind: str) -> Arrays:
         mixture = Mixture.chosen(self._tuning_windows(TUNED_ON), self._other(kind))
-        return {"column": np.array(mixture.column), "weight": np.array(mixture.weight)}
+        made = {"column": np.array(mixture.column), "weight": np.array(mixture.weight)}
+        if kind == "cache":
+            # It holds the window's own states, and nothing else.
+            made[BYTES] = np.array(self.window * (4 * self._keyed.key_width + 8))
+        return made
 
     def _learn_gate(self) -> Arrays:
         reads = self._tuning_windows(GATE_LEARNS_FROM)
@@ -234,12 +238,16 @@ class PreparedRows:
     # Scoring
 
     def _read(self, table: ChunkTable, window: Window) -> ReadWindow:
+        return read_window(self._keyed, table, window)
+
+    @property
+    def _keyed(self) -> KeyedModel:
         if not isinstance(self.model, KeyedModel):
             raise ConfigError(
                 "the model shows no states that tokens are predicted from; expected one that does, as our "
                 "own models and fitted bases do; leave knn, spalm and cache out"
             )
-        return read_window(self.model, table, window)
+        return self.model
 
     def _score_tuned(self, window: Window) -> np.ndarray:
         with self._lora.attached():

@@ -26,6 +26,8 @@ from retro.stages.parts import Parts
 from retro.stages.progress import Progress, no_progress
 
 OFF = "off"
+CHANGED = 0.1
+"""Bits by which a token's cost has to change to count as helped or hurt."""
 Scorer = Callable[[Window], np.ndarray]
 """From a window to the bits of the tokens that it predicts."""
 Found = Mapping[int, Mapping[str, Mapping[str, Any]]]
@@ -41,6 +43,10 @@ def scorer_of(row: str, model: LanguageModel, neighbours: Neighbours) -> Scorer:
     name = read_row(row)
     expect_saved(neighbours, name.k)
     scored: LanguageModel
+    if name.kind == "on" and not model.facts.retrieves:
+        raise ConfigError(
+            f"row {row!r} is of a model that reads neighbours; expected a RETRO or a fitted base"
+        )
     if name.kind in (OFF, "on"):
         scored = model
     elif name.kind == "prompt":
@@ -101,6 +107,7 @@ class Rows:
 
     def __init__(self, neighbours: Neighbours, token_lengths: np.ndarray, found: Found) -> None:
         """`token_lengths` are the bytes of the text that each token id stands for."""
+        self.neighbours = neighbours
         self.table = neighbours.table
         self.token_lengths = token_lengths
         self.found = {start: found[start] for start in sorted(found)}
@@ -148,6 +155,18 @@ class Rows:
         num_bytes = self.token_lengths[np.asarray(self.table.store.tokens[places])]
         num_chunks = len(np.unique(chunks[kept]))
         return np.array([bits[kept].sum(), other[kept].sum(), num_bytes[kept].sum(), len(bits), num_chunks])
+
+    def changed(self, row: str, against: str = OFF, by: float = CHANGED) -> tuple[float, float]:
+        """The parts of the tokens that a row helps and hurts: they cost at least so many bits less, or more.
+
+        On the documents that both rows have scored.
+        """
+        both = [rows for rows in self.found.values() if row in rows and against in rows]
+        saved = [np.array(rows[against]["bits"]) - np.array(rows[row]["bits"]) for rows in both]
+        gains = np.concatenate([np.zeros(0), *saved])
+        if not len(gains):
+            return np.nan, np.nan
+        return float((gains >= by).mean()), float((gains <= -by).mean())
 
     def result(self, row: str, against: str = OFF, counted: np.ndarray | None = None) -> RowResult:
         """A row beside another, on the documents that both have scored and the chunks that count."""

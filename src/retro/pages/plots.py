@@ -67,6 +67,18 @@ class Bar:
     colour: str
 
 
+@dataclass(frozen=True)
+class Point:
+    """A thing at its place, with the bounds of its height, its name and its colour key."""
+
+    label: str
+    x: float
+    y: float
+    low: float
+    high: float
+    colour: str
+
+
 def require_extra() -> None:
     """Refuse to begin what would end without its plots."""
     if importlib.util.find_spec("matplotlib") is None:
@@ -97,6 +109,23 @@ def line_plot(
             axes.minorticks_off()
         _legend(axes)
         told = [f"{line.label}: {_series(line)}" for line in lines]
+        return _svg(figure, axes, xlabel, ylabel, told)
+
+
+def point_plot(points: Sequence[Point], xlabel: str, ylabel: str) -> str:
+    """Named points with intervals, over a logarithmic axis."""
+    with _figure(height=4.2) as (figure, axes):
+        for point in points:
+            errors = [[point.y - point.low], [point.high - point.y]]
+            colour = COLOURS[point.colour]
+            axes.errorbar(point.x, point.y, yerr=errors, fmt="o", markersize=5, color=colour, linewidth=0.8)
+            axes.annotate(
+                point.label, (point.x, point.y), (5, 3), textcoords="offset points", fontsize=8, color=TEXT
+            )
+        axes.set_xscale("log")
+        # Room for the name of the last one.
+        axes.margins(x=0.18)
+        told = [f"{point.label}: {point.y:.4g} at {point.x:.4g}" for point in points]
         return _svg(figure, axes, xlabel, ylabel, told)
 
 

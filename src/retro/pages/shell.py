@@ -14,6 +14,8 @@ from html import escape
 from retro.pages.colours import BETTER, VARIABLES, WORSE
 from retro.retrieval.shared_runs import LONGEST, SHORTEST
 
+SENTENCE = 40
+"""A cell of a table with more characters is a sentence: it is broken into lines, and begins at the left."""
 LONG_COMMAND = 160
 """A longer command, which has a prompt of several lines in it, would take the room of the page itself."""
 
@@ -81,6 +83,7 @@ table.numbers { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 table.numbers td, table.numbers th { padding: .3em .9em; text-align: right; white-space: nowrap;
                                      border-bottom: 1px solid var(--line); }
 table.numbers td:first-child, table.numbers th:first-child { text-align: left; padding-left: 0; }
+table.numbers td.words { text-align: left; vertical-align: top; white-space: normal; min-width: 14em; }
 td.empty { color: var(--quiet); cursor: help; }
 table.sample { border-collapse: collapse; width: 100%; table-layout: fixed; }
 table.sample td, table.sample th { vertical-align: top; padding: .6em; text-align: left; }
@@ -200,6 +203,8 @@ def numbers_table(
 
 
 def _cell(text: str, empty: str) -> str:
+    if len(text) > SENTENCE:
+        return f'<td class="words">{escape(text)}</td>'
     return f"<td>{escape(text)}</td>" if text else f'<td class="empty" title="{escape(empty)}">–</td>'
 
 
