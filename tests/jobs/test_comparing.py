@@ -77,7 +77,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_prepared(opened: 
     for rows, extent, said in (
         (("off", "on-3"), EXTENT, "num_neighbours is 3"),
         (("off", "nothing"), EXTENT, "there is no row 'nothing'"),
-        (("off",), Extent(3, 16, 0.0), "expected two chunks"),
+        (("off",), Extent(3, 16, 0.0), "expected two chunks of 16"),
         (("off",), Extent(3, 4096, 0.0), "expected at most 128"),
     ):
         with pytest.raises(ConfigError, match=said):

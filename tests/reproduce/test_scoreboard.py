@@ -43,7 +43,7 @@ def test_a_fitted_base_beside_what_else_could_be_done(
     scale: Scale, text_folder: Path, tmp_path: Path
 ) -> None:
     (result,) = reproduce((), scale, tmp_path, Silent(), [str(text_folder)])
-    costs, by_overlap, systems = result.tables
+    costs, by_overlap, prepared, systems = result.tables
     rows = [str(row[0]) for row in costs.rows]
     assert rows[:3] == ["off", "on-2", "plus-2"]
     assert {"prompt-2", "prompt-1-every-2", "lora", "knn", "spalm", "cache"} <= set(rows)
@@ -52,6 +52,7 @@ def test_a_fitted_base_beside_what_else_could_be_done(
     assert numbers["off"]["MB"] == 0.0
     # The seconds of a fit and of a datastore are in what a row took.
     assert numbers["on-2"]["seconds"] >= numbers["prompt-2"]["seconds"] > 0
+    assert [row[0] for row in prepared.rows] == ["lora", "knn", "spalm", "cache"]
     assert sum(cell for cell in by_overlap.rows[0][1:] if isinstance(cell, int)) > 0
     assert {str(row[1]) for row in systems.rows} >= {
         "RETRO++",

@@ -1,5 +1,6 @@
 """Rows of one or several runs of a workspace beside each other: the same documents, and what each costs."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from retro.comparators.rows import Rows, Scorer, score_window
 from retro.comparators.systems import read_row
 from retro.config import ModelConfig
 from retro.config.as_json import from_dict
+from retro.config.checks import require
 from retro.errors import ConfigError, DataError
 from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.neighbours import Neighbours
@@ -36,6 +38,10 @@ class Extent:
     """Tokens of a beginning."""
     seconds: float = 360.0
     """CPU time to tune a model, and to fill a memory: about that of a fit."""
+
+    def __post_init__(self) -> None:
+        require(self.num_documents > 0, f"there are {self.num_documents} documents; expected at least one")
+        require(0 <= self.seconds < math.inf, f"seconds is {self.seconds}; expected 0 or more, and an end")
 
 
 @dataclass(frozen=True)
@@ -160,10 +166,10 @@ def compare_rows(
 
 def _windows(neighbours: Neighbours, extent: Extent) -> list[Window]:
     table = neighbours.table
-    if extent.window < 2 * table.chunk_len or extent.num_documents < 1:
+    if extent.window < 2 * table.chunk_len:
         raise ConfigError(
-            f"the window has {extent.window} tokens, of {extent.num_documents} documents; expected two "
-            f"chunks or more, {2 * table.chunk_len} tokens, of one document or more"
+            f"the window has {extent.window} tokens; expected two chunks of {table.chunk_len} or more, as "
+            "the first reads no neighbours; lengthen it: --window"
         )
     windows = beginnings(table, extent.num_documents, extent.window)
     if not windows:

@@ -115,12 +115,15 @@ def line_plot(
 def point_plot(points: Sequence[Point], xlabel: str, ylabel: str) -> str:
     """Named points with intervals, over a logarithmic axis."""
     with _figure(height=4.2) as (figure, axes):
-        for point in points:
+        # From left to right, names stand above and below by turns, so that near ones stay apart.
+        ordered = sorted(points, key=lambda point: (point.x, point.y))
+        for number, point in enumerate(ordered):
+            place = (5, 4) if number % 2 else (5, -11)
             errors = [[point.y - point.low], [point.high - point.y]]
             colour = COLOURS[point.colour]
             axes.errorbar(point.x, point.y, yerr=errors, fmt="o", markersize=5, color=colour, linewidth=0.8)
             axes.annotate(
-                point.label, (point.x, point.y), (5, 3), textcoords="offset points", fontsize=8, color=TEXT
+                point.label, (point.x, point.y), place, textcoords="offset points", fontsize=8, color=TEXT
             )
         axes.set_xscale("log")
         # Room for the name of the last one.

@@ -15,7 +15,7 @@ from retro.pages.colours import BETTER, VARIABLES, WORSE
 from retro.retrieval.shared_runs import LONGEST, SHORTEST
 
 SENTENCE = 40
-"""A cell of a table with more characters is a sentence: it is broken into lines, and begins at the left."""
+"""A cell of a table with more characters is a sentence, which is broken into lines."""
 LONG_COMMAND = 160
 """A longer command, which has a prompt of several lines in it, would take the room of the page itself."""
 
@@ -83,7 +83,8 @@ table.numbers { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 table.numbers td, table.numbers th { padding: .3em .9em; text-align: right; white-space: nowrap;
                                      border-bottom: 1px solid var(--line); }
 table.numbers td:first-child, table.numbers th:first-child { text-align: left; padding-left: 0; }
-table.numbers td.words { text-align: left; vertical-align: top; white-space: normal; min-width: 14em; }
+table.numbers td.words, table.numbers th.words { text-align: left; white-space: normal; min-width: 11em; }
+table.numbers td { vertical-align: top; }
 td.empty { color: var(--quiet); cursor: help; }
 table.sample { border-collapse: collapse; width: 100%; table-layout: fixed; }
 table.sample td, table.sample th { vertical-align: top; padding: .6em; text-align: left; }
@@ -192,20 +193,27 @@ def numbers_table(
 ) -> str:
     """A table of texts, the first column aligned left and the others right, in a box that scrolls.
 
-    `empty` says why a cell is empty.
+    Columns with sentences are aligned left as well. `empty` says why a cell is empty.
     """
-    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
-    body = "".join(f"<tr>{''.join(_cell(cell, empty) for cell in row)}</tr>" for row in rows)
+    wordy = {column for row in rows for column, text in enumerate(row) if len(text) > SENTENCE}
+    words = [' class="words"' if column in wordy else "" for column in range(len(headings))]
+    head = "".join(
+        f'<th scope="col"{kind}>{escape(heading)}</th>' for heading, kind in zip(headings, words, strict=True)
+    )
+    body = "".join(
+        f"<tr>{''.join(_cell(text, kind, empty) for text, kind in zip(row, words, strict=True))}</tr>"
+        for row in rows
+    )
     table = f'<table class="numbers"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     # A box that scrolls must be reachable without a mouse, and then has to have a name.
     name = escape(f"table by {headings[0]}")
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{name}">{table}</div>'
 
 
-def _cell(text: str, empty: str) -> str:
-    if len(text) > SENTENCE:
-        return f'<td class="words">{escape(text)}</td>'
-    return f"<td>{escape(text)}</td>" if text else f'<td class="empty" title="{escape(empty)}">–</td>'
+def _cell(text: str, kind: str, empty: str) -> str:
+    if not text:
+        return f'<td class="empty" title="{escape(empty)}">–</td>'
+    return f"<td{kind}>{escape(text)}</td>"
 
 
 def facts_list(facts: Sequence[tuple[str, str]]) -> str:

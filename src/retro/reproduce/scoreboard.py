@@ -32,7 +32,7 @@ def table(study: Study, scale: Scale) -> Findings:
     with study.narrator.progress("Systems beside each other") as progress:
         compared = compare_rows(entries, extent=extent, progress=progress)
     lines = [_Line(entry, compared, _earlier(study, entry)) for entry in entries]
-    tables = [_costs(lines), _by_overlap(lines, compared), _systems(entries)]
+    tables = [_costs(lines), _by_overlap(lines, compared), _prepared(lines), _systems(entries)]
     # The paper makes no claim about costs.
     return Findings(tables, _figures(lines, len(compared.rows.found)), [])
 
@@ -118,7 +118,7 @@ class _Line:
 def _costs(lines: Sequence[_Line]) -> Table:
     rows: list[list[Cell]] = []
     for line in lines:
-        result, cost = line.result, line.compared.costs[line.label]
+        result = line.result
         helped, hurt = line.compared.rows.changed(line.label)
         rows.append(
             [
@@ -131,7 +131,6 @@ def _costs(lines: Sequence[_Line]) -> Table:
                 result.speed,
                 line.num_bytes / 1e6,
                 line.seconds,
-                cost.note,
             ]
         )
     headings = [
@@ -144,7 +143,6 @@ def _costs(lines: Sequence[_Line]) -> Table:
         "of off's",
         "MB",
         "seconds",
-        "prepared",
     ]
     title = (
         f"bits and costs: part of the tokens that cost at least {CHANGED} bits less or more, "
@@ -166,6 +164,12 @@ def _by_overlap(lines: Sequence[_Line], compared: Compared) -> Table:
     ]
     rows += [[line.label, *(line.saved(inside) for inside in buckets.values())] for line in lines[1:]]
     return Table("saved of off, by overlap r of the chunks", ["row", *buckets], rows)
+
+
+def _prepared(lines: Sequence[_Line]) -> Table:
+    notes = {line.label: line.compared.costs[line.label].note for line in lines}
+    rows: list[list[Cell]] = [[label, note] for label, note in notes.items() if note]
+    return Table("what rows prepared, with training text and validation documents", ["row", "prepared"], rows)
 
 
 def _systems(entries: Sequence[Entry]) -> Table:
