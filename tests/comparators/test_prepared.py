@@ -196,6 +196,14 @@ def test_what_was_prepared_is_kept_with_what_it_cost(make_rows: Callable[[], Pre
     assert first.bytes_of("off") == first.seconds_of("on-1") == 0
 
 
+def test_with_all_the_time_a_memory_holds_every_window_once(rows: PreparedRows) -> None:
+    rows.seconds = 1e6
+    rows.prepare("knn")
+    windows = windows_of(rows.texts.training.store, WINDOW, WINDOW)
+    whole = sum(window.num_tokens == WINDOW for window in windows)
+    assert f"a memory of {whole * WINDOW:,} tokens" in rows.describe("knn")
+
+
 def test_without_other_text_nothing_is_prepared(rows: PreparedRows) -> None:
     with pytest.raises(ConfigError, match="is prepared from other text"):
         scorer_of("lora", rows.model, rows.neighbours)

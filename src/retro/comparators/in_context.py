@@ -152,7 +152,13 @@ class InContext:
         longest = self.facts.max_context
         if longest is None:
             return 0
-        return max(0, len(prompt.before) + prompt.stop - longest)
+        kept = max(0, len(prompt.before) + prompt.stop - longest)
+        if kept > prompt.first:
+            raise ConfigError(
+                f"neighbours of {len(prompt.before):,} tokens leave no room for the text that they are read "
+                f"with; expected fewer, as the model reads at most {longest:,} tokens"
+            )
+        return kept
 
     def _length(self, prompt: Prompt) -> int:
         return len(prompt.before) + prompt.stop - self._kept(prompt)

@@ -147,8 +147,9 @@ class PreparedRows:
             "bm25": self._search_by_words,
         }
 
-    def _windows_in_time(self) -> Iterator[Window]:
-        """Windows of the training text in an order of chance, again and again, until the time is over."""
+    def _windows_in_time(self, rounds: int | None = None) -> Iterator[Window]:
+        """Windows of the training text in an order of chance until the time is over, or all were read so
+        often."""
         store = self.texts.training.store
         windows = list(windows_of(store, self.window, self.window))
         # A short text has no window of that length; then all of them serve.
@@ -156,7 +157,7 @@ class PreparedRows:
         if not windows:
             raise DataError(f"{store.artifact.path} holds no text to learn from; expected training documents")
         started = time.process_time()
-        for seed in itertools.count():
+        for seed in itertools.count() if rounds is None else range(rounds):
             for number in np.random.default_rng(seed).permutation(len(windows)):
                 yield windows[number]
                 if time.process_time() - started > self.seconds:
@@ -168,7 +169,9 @@ class PreparedRows:
         return {**lora.arrays(), "windows": np.array(count)}
 
     def _remember(self) -> Arrays:
-        memory = Memory.of(self._read(self.texts.training, window) for window in self._windows_in_time())
+        # Once, as a key that is there twice would only vote twice.
+        windows = self._windows_in_time(rounds=1)
+        memory = Memory.of(self._read(self.texts.training, window) for window in windows)
         return {"keys": memory.keys.numpy(), "values": memory.values.numpy()}
 
     def _choose(self, kind: str) -> Arrays:
