@@ -35,8 +35,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from retro.comparators.prepared import PreparedRows, Texts
+from retro.comparators.prepared import Ground, Row, Texts
+from retro.comparators.prepared_rows import AllRows
 from retro.comparators.rows import RowResult, Rows, Scorer, score_windows
+from retro.retrieval.neighbours import Neighbours
 from retro.scoring.bits_per_byte import score_batch
 from retro.scoring.leakage import NEW, chunk_overlaps, read_overlaps
 from retro.scoring.windows import Window, beginnings
@@ -48,22 +50,10 @@ from retro.workspace import OpenRun, open_run
 OFTEN = 16
 
 
-class Scorers(PreparedRows):
-    """The library's rows, and two that only a fit is asked about."""
+def untrained(model: Any, neighbours: Neighbours, k: int) -> Scorer:
+    """A fitted model with pointer and heads as they were at first."""
 
-    def scorer(self, row: str) -> Scorer:
-        kind, _, number = row.partition("-")
-        if kind == "start":
-            return lambda window: self.untrained(window, int(number))
-        return super().scorer(_named(row))
-
-    def prepare(self, row: str) -> None:
-        if not row.startswith("start-"):
-            super().prepare(_named(row))
-
-    def untrained(self, window: Window, k: int) -> np.ndarray:
-        """With pointer and heads as they were at first; what was learned is put back afterwards."""
-        model: Any = self.model
+    def score(window: Window) -> np.ndarray:
         learned = {name: value.clone() for name, value in model.state_dict().items()}
         start = type(model.pointer)(model.width, model.last_width).state_dict()
         # What the states are usually like was measured, not learned.
@@ -75,37 +65,43 @@ class Scorers(PreparedRows):
             first |= {name: torch.zeros_like(learned[name]) for name in heads}
         model.load_state_dict({**learned, **first})
         try:
-            return score_batch(model, self.neighbours.table, [window], self.neighbours, k)
+            return score_batch(model, neighbours.table, [window], neighbours, k)
         finally:
-            model.load_state_dict(learned)
+            model.load_state_dict(learned)  # what was learned is put back
+
+    return score
 
 
-def _named(row: str) -> str:
-    kind, _, number = row.partition("-")
-    return f"prompt-{number}-every-{OFTEN}" if kind == "often" else row
-
-
-def scorers_of(options: argparse.Namespace, opened: OpenRun, kept: Parts[Any]) -> Scorers:
+def rows_of(options: argparse.Namespace, opened: OpenRun, kept: Parts[Any]) -> dict[str, Row]:
+    """The rows that are asked for: those of the library, and two that only a fit is asked about."""
     texts = Texts(opened.neighbours("train").table, opened.neighbours("valid").table)
     prepared = Parts(kept.folder / f"prepared-{options.seconds:g}", ARRAYS)
     neighbours = opened.neighbours(options.split)
-    return Scorers(opened.model, neighbours, texts, options.window, options.seconds, prepared)
+    ground = Ground(opened.model, neighbours, texts, options.window, options.seconds, prepared)
+    rows = AllRows(ground)
+    found: dict[str, Row] = {}
+    for row in options.rows:
+        kind, _, number = row.partition("-")
+        if kind == "start":
+            found[row] = Row(untrained(opened.model, neighbours, int(number)))
+        else:
+            found[row] = rows.of(f"prompt-{number}-every-{OFTEN}" if kind == "often" else row)
+    return found
 
 
 def score(options: argparse.Namespace, opened: OpenRun, kept: Parts[Any]) -> None:
     neighbours = opened.neighbours(options.split)
     windows = beginnings(neighbours.table, options.documents, options.window, options.each)
-    scorers = scorers_of(options, opened, kept)
-    rows = {row: scorers.scorer(row) for row in options.rows}
+    rows = rows_of(options, opened, kept)
     found = [kept.read(str(window.start)) if kept.has(str(window.start)) else {} for window in windows]
     # Rows that prepare something do so before any is timed.
-    for row in rows:
-        if not all(row in scored for scored in found):
-            scorers.prepare(row)
-            said = scorers.describe(row)
-            print(f"{row}: {said}" if said else row, flush=True)
+    for name, row in rows.items():
+        if not all(name in scored for scored in found):
+            row.prepare()
+            print(f"{name}: {row.note}" if row.note else name, flush=True)
     with torch.no_grad():
-        score_windows(windows, rows, kept, lambda done, total, *_: print(f"{done} of {total} windows"))
+        scorers = {name: row.score for name, row in rows.items()}
+        score_windows(windows, scorers, kept, lambda done, total, *_: print(f"{done} of {total} windows"))
 
 
 def table(options: argparse.Namespace, opened: OpenRun, kept: Parts[Any]) -> None:
@@ -145,29 +141,28 @@ def in_words(found: RowResult, against: str) -> str:
 def speeds(options: argparse.Namespace, opened: OpenRun, kept: Parts[Any]) -> None:
     neighbours = opened.neighbours(options.split)
     windows = beginnings(neighbours.table, options.documents, options.window, options.each)
-    scorers = scorers_of(options, opened, kept)
-    rows = {row: scorers.scorer(row) for row in options.rows}
+    rows = rows_of(options, opened, kept)
     seconds: dict[str, list[float]] = {row: [] for row in rows}
     apart: dict[str, float] = {}
-    for row in rows:  # what is prepared or read for the first time is not timed
-        rows[row](windows[0])
+    for row in rows.values():  # what is prepared or read for the first time is not timed
+        row.score(windows[0])
     with torch.no_grad():
         for window in windows:
             before = kept.read(str(window.start)) if kept.has(str(window.start)) else {}
-            for row, scorer in rows.items():
+            for name, row in rows.items():
                 started = time.perf_counter()
-                bits = scorer(window)
-                seconds[row].append(time.perf_counter() - started)
-                if row in before:
-                    difference = float(np.abs(bits - np.array(before[row]["bits"])).max())
-                    apart[row] = max(apart.get(row, 0.0), difference)
+                bits = row.score(window)
+                seconds[name].append(time.perf_counter() - started)
+                if name in before:
+                    difference = float(np.abs(bits - np.array(before[name]["bits"])).max())
+                    apart[name] = max(apart.get(name, 0.0), difference)
     num_tokens = sum(window.num_tokens for window in windows)
     print(f"{len(windows)} documents of {options.split}, {torch.get_num_threads()} threads")
-    for row, taken in seconds.items():
+    for name, taken in seconds.items():
         ratios = np.array(seconds[next(iter(rows))]) / np.array(taken)
-        kept_before = f"{apart[row]:.1e} bits from what was kept" if row in apart else "not kept before"
+        kept_before = f"{apart[name]:.1e} bits from what was kept" if name in apart else "not kept before"
         print(
-            f"  {row:<10} {num_tokens / sum(taken):6,.0f} tokens/s, "
+            f"  {name:<10} {num_tokens / sum(taken):6,.0f} tokens/s, "
             f"{np.median(ratios):.3f} of {options.rows[0]} ({ratios.min():.3f} to {ratios.max():.3f}), "
             f"{kept_before}"
         )

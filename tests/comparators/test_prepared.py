@@ -15,7 +15,8 @@ from retro.comparators.cache import SHARPNESSES as THETAS
 from retro.comparators.in_context import InContext
 from retro.comparators.knn_lm import SHARPNESSES as ALPHAS
 from retro.comparators.lora import Lora
-from retro.comparators.prepared import PreparedRows, Texts
+from retro.comparators.prepared import Ground, Texts
+from retro.comparators.prepared_rows import AllRows
 from retro.comparators.rows import scorer_of
 from retro.comparators.token_states import WEIGHTS, mix
 from retro.errors import ConfigError
@@ -37,21 +38,21 @@ def opened(fitted_work: Workspace) -> OpenRun:
 
 
 @pytest.fixture
-def make_rows(opened: OpenRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], PreparedRows]:
+def make_rows(opened: OpenRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AllRows]:
     """Rows whose clock goes by how often it is asked: time for `STEPS` windows."""
     ticks = itertools.count()
     monkeypatch.setattr(prepared.time, "process_time", lambda: float(next(ticks)))
 
-    def make() -> PreparedRows:
+    def make() -> AllRows:
         texts = Texts(opened.neighbours("train").table, opened.neighbours("valid").table)
         kept = Parts(tmp_path / "kept", ARRAYS)
-        return PreparedRows(opened.model, opened.neighbours("test"), texts, WINDOW, STEPS - 1, kept)
+        return AllRows(Ground(opened.model, opened.neighbours("test"), texts, WINDOW, STEPS - 1, kept))
 
     return make
 
 
 @pytest.fixture
-def rows(make_rows: Callable[[], PreparedRows]) -> PreparedRows:
+def rows(make_rows: Callable[[], AllRows]) -> AllRows:
     return make_rows()
 
 
@@ -107,17 +108,17 @@ def by_hand(opened: OpenRun, kind: str, window: Window) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["knn", "cache"])
-def test_a_memory_votes_as_it_does_by_hand(rows: PreparedRows, opened: OpenRun, kind: str) -> None:
-    window = beginnings(rows.neighbours.table, 3, WINDOW)[1]
-    found = rows.scorer(kind)(window)
+def test_a_memory_votes_as_it_does_by_hand(rows: AllRows, opened: OpenRun, kind: str) -> None:
+    window = beginnings(rows.ground.neighbours.table, 3, WINDOW)[1]
+    found = rows.of(kind).score(window)
     np.testing.assert_allclose(found, by_hand(opened, kind, window), rtol=1e-6)
-    off = rows.scorer("off")(window)
+    off = rows.of("off").score(window)
     # The weight is chosen on other documents, and is not 0 there, as these texts repeat each other.
     assert not np.allclose(found, off, rtol=1e-4)
-    assert rows.describe(kind)
+    assert rows.of(kind).note
 
 
-def test_lora_is_that_of_peft(rows: PreparedRows, opened: OpenRun) -> None:
+def test_lora_is_that_of_peft(rows: AllRows, opened: OpenRun) -> None:
     """From the same start, both are the same after as many steps."""
     peft = pytest.importorskip("peft")
     lora = Lora(opened.model)
@@ -139,71 +140,71 @@ def test_lora_is_that_of_peft(rows: PreparedRows, opened: OpenRun) -> None:
         optimizer.zero_grad()
         adapted(tokens, labels=tokens).loss.backward()
         optimizer.step()
-    window = beginnings(rows.neighbours.table, 3, WINDOW)[0]
-    (tokens,) = batch_inputs(rows.neighbours.table, [window])
-    targets = batch_targets(rows.neighbours.table.store, [window])[0]
+    window = beginnings(rows.ground.neighbours.table, 3, WINDOW)[0]
+    (tokens,) = batch_inputs(rows.ground.neighbours.table, [window])
+    targets = batch_targets(rows.ground.neighbours.table.store, [window])[0]
     with torch.no_grad():
         log_probs = adapted(tokens).logits[0].log_softmax(-1)
     expected = -log_probs.gather(-1, targets[:, None])[:, 0].numpy() / np.log(2)
-    found = rows.scorer("lora")(window)
+    found = rows.of("lora").score(window)
     np.testing.assert_allclose(found, expected, rtol=2e-4)
-    off = rows.scorer("off")(window)
+    off = rows.of("off").score(window)
     assert np.abs(found - off).max() > 1e-2
-    assert "3 windows" in rows.describe("lora")
+    assert "3 windows" in rows.of("lora").note
     # Outside its row nothing of it is left.
-    np.testing.assert_array_equal(rows.scorer("off")(window), off)
+    np.testing.assert_array_equal(rows.of("off").score(window), off)
 
 
-def test_a_prompt_that_searches_often_asks_the_datastore(rows: PreparedRows, opened: OpenRun) -> None:
-    window = beginnings(rows.neighbours.table, 3, WINDOW)[0]
+def test_a_prompt_that_searches_often_asks_the_datastore(rows: AllRows, opened: OpenRun) -> None:
+    window = beginnings(rows.ground.neighbours.table, 3, WINDOW)[0]
     often = InContext(opened.model, 8, Retriever(opened.datastore()).values)
-    expected = score_batch(often, rows.neighbours.table, [window], rows.neighbours, 1)
-    np.testing.assert_array_equal(rows.scorer("prompt-1-every-8")(window), expected)
-    assert not np.array_equal(rows.scorer("prompt-1")(window), expected)
+    expected = score_batch(often, rows.ground.neighbours.table, [window], rows.ground.neighbours, 1)
+    np.testing.assert_array_equal(rows.of("prompt-1-every-8").score(window), expected)
+    assert not np.array_equal(rows.of("prompt-1").score(window), expected)
 
 
-def test_a_prompt_of_words_has_other_neighbours(rows: PreparedRows, opened: OpenRun) -> None:
+def test_a_prompt_of_words_has_other_neighbours(rows: AllRows, opened: OpenRun) -> None:
     pytest.importorskip("bm25s")
-    window = beginnings(rows.neighbours.table, 3, WINDOW)[0]
-    found = search_by_words(rows.neighbours)
-    others = rows.neighbours.replaced(found.chunks, found.distances)
+    window = beginnings(rows.ground.neighbours.table, 3, WINDOW)[0]
+    found = search_by_words(rows.ground.neighbours)
+    others = rows.ground.neighbours.replaced(found.chunks, found.distances)
     expected = scorer_of("prompt-2", opened.model, others)(window)
-    np.testing.assert_array_equal(rows.scorer("bm25-2")(window), expected)
-    assert not np.array_equal(rows.scorer("prompt-2")(window), expected)
-    assert rows.bytes_of("bm25-2") == found.index_bytes
+    np.testing.assert_array_equal(rows.of("bm25-2").score(window), expected)
+    assert not np.array_equal(rows.of("prompt-2").score(window), expected)
+    assert rows.of("bm25-2").num_bytes == found.index_bytes
     with pytest.raises(ConfigError, match="num_neighbours is 3"):
-        rows.scorer("bm25-3")
+        rows.of("bm25-3")
 
 
-def test_what_was_prepared_is_kept_with_what_it_cost(make_rows: Callable[[], PreparedRows]) -> None:
+def test_what_was_prepared_is_kept_with_what_it_cost(make_rows: Callable[[], AllRows]) -> None:
     first = make_rows()
-    window = beginnings(first.neighbours.table, 3, WINDOW)[0]
+    window = beginnings(first.ground.neighbours.table, 3, WINDOW)[0]
     found = {}
     for row in ("lora", "spalm", "knn", "cache"):
-        found[row] = first.scorer(row)(window)
+        found[row] = first.of(row).score(window)
     again = make_rows()
-    again.seconds = 99.0  # it would learn and remember more, if it began anew
+    again.ground.seconds = 99.0  # it would learn and remember more, if it began anew
     for row, bits in found.items():
-        np.testing.assert_array_equal(again.scorer(row)(window), bits)
-        assert again.seconds_of(row) == first.seconds_of(row) > 0
-        assert again.bytes_of(row) == first.bytes_of(row)
-    width = first.model.key_width  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(again.of(row).score(window), bits)
+        assert again.of(row).seconds == first.of(row).seconds > 0
+        assert again.of(row).num_bytes == first.of(row).num_bytes
+    width = first.ground.model.key_width  # type: ignore[attr-defined]
     # Keys in float32 and tokens of eight bytes, a column and a weight.
-    assert first.bytes_of("knn") == STEPS * WINDOW * (4 * width + 8) + 16
+    assert first.of("knn").num_bytes == STEPS * WINDOW * (4 * width + 8) + 16
     # To choose or to learn takes a tick: the memory below is counted once, for itself.
-    assert first.seconds_of("spalm") == first.seconds_of("knn") + 1
-    assert first.bytes_of("spalm") > first.bytes_of("knn")
-    assert first.bytes_of("off") == first.seconds_of("on-1") == 0
+    assert first.of("spalm").seconds == first.of("knn").seconds + 1
+    assert first.of("spalm").num_bytes > first.of("knn").num_bytes
+    assert first.of("off").num_bytes == first.of("on-1").seconds == 0
 
 
-def test_with_all_the_time_a_memory_holds_every_window_once(rows: PreparedRows) -> None:
-    rows.seconds = 1e6
-    rows.prepare("knn")
-    windows = windows_of(rows.texts.training.store, WINDOW, WINDOW)
+def test_with_all_the_time_a_memory_holds_every_window_once(rows: AllRows) -> None:
+    rows.ground.seconds = 1e6
+    rows.of("knn").prepare()
+    windows = windows_of(rows.ground.texts.training.store, WINDOW, WINDOW)
     whole = sum(window.num_tokens == WINDOW for window in windows)
-    assert f"a memory of {whole * WINDOW:,} tokens" in rows.describe("knn")
+    assert f"a memory of {whole * WINDOW:,} tokens" in rows.of("knn").note
 
 
-def test_without_other_text_nothing_is_prepared(rows: PreparedRows) -> None:
+def test_without_other_text_nothing_is_prepared(rows: AllRows) -> None:
     with pytest.raises(ConfigError, match="is prepared from other text"):
-        scorer_of("lora", rows.model, rows.neighbours)
+        scorer_of("lora", rows.ground.model, rows.ground.neighbours)

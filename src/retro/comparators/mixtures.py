@@ -4,7 +4,7 @@
 holds as much as is read in a given time, and is searched exactly: a row beside others at equal cost.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,6 +84,17 @@ class Mixture:
 
     column: int
     weight: float
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """As it is kept."""
+        return {"column": np.array(self.column), "weight": np.array(self.weight)}
+
+    @staticmethod
+    def read(arrays: Mapping[str, np.ndarray]) -> "Mixture":
+        return Mixture(int(arrays["column"]), float(arrays["weight"]))
+
+    def in_words(self, sharpnesses: Sequence[float]) -> str:
+        return f"sharpness {sharpnesses[self.column]:g}, weight {self.weight:g}"
 
     @staticmethod
     def chosen(reads: Sequence[ReadWindow], other: Other) -> "Mixture":

@@ -4,7 +4,7 @@
 trains the whole model with its gate; here two distributions are mixed, and the gate alone is learned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,19 @@ class Gate:
         with np.errstate(divide="ignore"):
             bias = float(np.log(weight) - np.log1p(-weight))
         return Gate(np.zeros(width), np.ones(width), np.zeros(width), bias)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """As it is kept."""
+        return {
+            "mean": self.mean,
+            "deviation": self.deviation,
+            "weights": self.weights,
+            "bias": np.array(self.bias),
+        }
+
+    @staticmethod
+    def read(arrays: Mapping[str, np.ndarray]) -> "Gate":
+        return Gate(arrays["mean"], arrays["deviation"], arrays["weights"], float(arrays["bias"]))
 
     def of(self, keys: Tensor) -> np.ndarray:
         """λ of each token."""

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from retro.comparators.knn_lm import size_of_datastore
-from retro.comparators.prepared import PreparedRows, Texts
-from retro.comparators.rows import Rows, Scorer, score_window
+from retro.comparators.prepared import Ground, Row, Texts
+from retro.comparators.prepared_rows import AllRows
+from retro.comparators.rows import Rows, score_window
 from retro.comparators.systems import read_row
 from retro.config import ModelConfig
 from retro.config.as_json import from_dict
@@ -96,15 +97,20 @@ class _Bench:
         folder = (opened.out or opened.work.path) / FOLDER / f"{opened.name}-{identity[:12]}"
         self.kept: Parts[Any] = Parts(folder, JSON)
         prepared = Parts(folder / "prepared", ARRAYS)
-        self.rows = PreparedRows(opened.model, neighbours, texts, extent.window, extent.seconds, prepared)
-        self.scorers: dict[str, Scorer] = {}
+        ground = Ground(opened.model, neighbours, texts, extent.window, extent.seconds, prepared)
+        self.all = AllRows(ground)
+        self.rows: dict[str, Row] = {}
 
     def add(self, row: str) -> None:
-        self.scorers[row] = self.rows.scorer(row)
+        self.rows[row] = self.all.of(row)
 
-    def cost(self, row: str) -> Cost:
-        num_bytes = self.rows.bytes_of(row)
-        kind = read_row(row).kind
+    def score(self, window: Window) -> None:
+        score_window(window, {name: row.score for name, row in self.rows.items()}, self.kept)
+
+    def cost(self, name: str) -> Cost:
+        row = self.rows[name]
+        num_bytes = row.num_bytes
+        kind = read_row(name).kind
         if kind in ("on", "plus"):
             num_bytes += self._added_weights
         if kind in ("on", "plus", "prompt"):
@@ -112,7 +118,7 @@ class _Bench:
         if kind == "bm25":
             # Its own index, and the text; no keys.
             num_bytes += self.neighbours.snapshot.num_tokens() * self.neighbours.store.tokens.itemsize
-        return Cost(self.rows.seconds_of(row), num_bytes, self.rows.describe(row))
+        return Cost(row.seconds, num_bytes, row.note)
 
     @cached_property
     def _added_weights(self) -> int:
@@ -148,12 +154,12 @@ def compare_rows(
         benches[name].add(entry.row)
     for number, entry in enumerate(entries):
         progress(number, len(entries), f"Preparing {entry.label}")
-        benches[str(entry.opened.path)].rows.prepare(entry.row)
+        benches[str(entry.opened.path)].rows[entry.row].prepare()
     scoring = at_step(progress, "Scoring")
     for number, window in enumerate(windows):
         scoring(number, len(windows))
         for bench in benches.values():
-            score_window(window, bench.scorers, bench.kept)
+            bench.score(window)
     scoring(len(windows), len(windows))
     found = {}
     for window in windows:
