@@ -54,6 +54,14 @@ def test_a_plot_has_a_name_axes_and_its_numbers_in_words(name: str, title: str, 
         assert f">{label}</text>" in svg
 
 
+def test_names_of_near_points_do_not_cover_each_other() -> None:
+    points = [Point(f"prompt-{n}", 1.0 + n / 1000, 2.0, 1.5, 2.5, "on") for n in range(4)]
+    svg = point_plot([*points, Point("off", 9.0, 1.0, 0.9, 1.1, "off")], "MB", "bits per byte")
+    written = re.findall(r'text-anchor: (\w+)[^>]*? y="([\d.]+)"[^>]*>prompt-', svg)
+    # To the right and to the left, above and below.
+    assert len(set(written)) == len(written) == 4
+
+
 def test_colours_follow_the_page_and_alone_are_their_own() -> None:
     for svg in plots().values():
         # No colour stands by itself, so each follows the scheme.

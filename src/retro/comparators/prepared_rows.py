@@ -18,6 +18,7 @@ from retro.retrieval.lexical import search_by_words
 from retro.retrieval.neighbours import Neighbours
 from retro.scoring.bits_per_byte import expect_saved, score_batch
 from retro.scoring.windows import Window
+from retro.wording import counted
 
 TUNED_ON = 8
 """Documents that weights are chosen on."""
@@ -47,7 +48,7 @@ class LoraRow(PreparedRow):
 
     @property
     def note(self) -> str:
-        return f"tuned on {int(self.made['windows'])} windows of {self.ground.window} tokens"
+        return f"tuned on {counted(int(self.made['windows']), 'window')} of {self.ground.window} tokens"
 
 
 class KnnRow(PreparedRow):
