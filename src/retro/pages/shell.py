@@ -196,24 +196,28 @@ def numbers_table(
     Columns with sentences are aligned left as well. `empty` says why a cell is empty.
     """
     wordy = {column for row in rows for column, text in enumerate(row) if len(text) > SENTENCE}
-    words = [' class="words"' if column in wordy else "" for column in range(len(headings))]
     head = "".join(
-        f'<th scope="col"{kind}>{escape(heading)}</th>' for heading, kind in zip(headings, words, strict=True)
+        f'<th scope="col"{_classes(column in wordy)}>{escape(heading)}</th>'
+        for column, heading in enumerate(headings)
     )
-    body = "".join(
-        f"<tr>{''.join(_cell(text, kind, empty) for text, kind in zip(row, words, strict=True))}</tr>"
-        for row in rows
-    )
+    lines = [[_cell(text, column in wordy, empty) for column, text in enumerate(row)] for row in rows]
+    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in lines)
     table = f'<table class="numbers"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     # A box that scrolls must be reachable without a mouse, and then has to have a name.
     name = escape(f"table by {headings[0]}")
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{name}">{table}</div>'
 
 
-def _cell(text: str, kind: str, empty: str) -> str:
+def _cell(text: str, is_words: bool, empty: str) -> str:
     if not text:
-        return f'<td class="empty" title="{escape(empty)}">–</td>'
-    return f"<td{kind}>{escape(text)}</td>"
+        return f'<td{_classes(is_words, "empty")} title="{escape(empty)}">–</td>'
+    return f"<td{_classes(is_words)}>{escape(text)}</td>"
+
+
+def _classes(is_words: bool, *others: str) -> str:
+    """The attribute, or nothing."""
+    classes = [*others, *(["words"] if is_words else [])]
+    return f' class="{" ".join(classes)}"' if classes else ""
 
 
 def facts_list(facts: Sequence[tuple[str, str]]) -> str:
