@@ -19,77 +19,41 @@ Rows:
     on-K            the fitted model with K neighbours
     start-K         the same before it was trained
     prompt-K        the base with K neighbours in its prompt, read again every chunk
-    often-K         the same every 16 tokens
+    often-K         the same every 16 tokens, as prompt-K-every-16
     lora            the base tuned on the training text (rank 8) for --seconds of CPU time
     knn             kNN-LM on the base, with a memory of the training tokens it can read in --seconds
     cache           the continuous cache on the base
-Sharpness and weight of `knn` and `cache` are chosen on validation documents.
+and all others of `comparators/systems.py`. Sharpness and weight of `knn` and `cache` are chosen on validation
+documents.
 """
 
 import argparse
-import itertools
 import time
-from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from retro.comparators.cache import SHARPNESSES as THETAS
-from retro.comparators.cache import cache_log_probs
-from retro.comparators.in_context import InContext
-from retro.comparators.knn_lm import SHARPNESSES as ALPHAS
-from retro.comparators.rows import RowResult, Rows, Scorer, score_windows, scorer_of
-from retro.comparators.token_states import WEIGHTS, mix
-from retro.config.fit import FitConfig
-from retro.fitting.base import open_base
-from retro.fitting.fitted import FittedModel
+from retro.comparators.prepared import Ground, Row, Texts
+from retro.comparators.prepared_rows import AllRows
+from retro.comparators.rows import RowResult, Rows, Scorer, score_windows
 from retro.retrieval.neighbours import Neighbours
-from retro.retrieval.retriever import Retriever
 from retro.scoring.bits_per_byte import score_batch
 from retro.scoring.leakage import NEW, chunk_overlaps, read_overlaps
-from retro.scoring.windows import Window, batch_inputs, batch_targets, beginnings, windows_of
+from retro.scoring.windows import Window, beginnings
 from retro.scoring.wording import percent
-from retro.stages.parts import JSON, Parts
+from retro.stages.parts import ARRAYS, JSON, Parts
 from retro.training.metrics import METRICS, read_metrics
 from retro.workspace import OpenRun, open_run
 
 OFTEN = 16
-KNN = 64
-"""Nearest keys that vote."""
-TUNED_ON = 8
-"""Validation documents that the weights of two rows are chosen on."""
 
 
-class Scorers:
-    """How each row scores a window: bits of its tokens."""
+def untrained(model: Any, neighbours: Neighbours, k: int) -> Scorer:
+    """A fitted model with pointer and heads as they were at first."""
 
-    def __init__(self, opened: OpenRun, window: int, seconds: float) -> None:
-        self.opened = opened
-        self.model: Any = opened.model
-        self.window = window
-        self.seconds = seconds
-
-    def of(self, row: str, neighbours: Neighbours) -> Scorer:
-        kind, _, number = row.partition("-")
-        k = int(number or 0)
-        if kind in ("cache", "knn"):
-            return lambda window: self.mixed(kind, neighbours, window)
-        if kind == "lora":
-            return lambda window: score_batch(self.tuned_base, neighbours.table, [window])
-        if kind == "start":
-            return lambda window: self.untrained(neighbours, window, k)
-        if kind == "often":
-            often = InContext(self.model, OFTEN, Retriever(self.opened.datastore()).values)
-            return lambda window: score_batch(often, neighbours.table, [window], neighbours, k)
-        return scorer_of(row, self.model, neighbours)
-
-    def untrained(self, neighbours: Neighbours, window: Window, k: int) -> np.ndarray:
-        """With pointer and heads as they were at first; what was learned is put back afterwards."""
-        model = self.model
+    def score(window: Window) -> np.ndarray:
         learned = {name: value.clone() for name, value in model.state_dict().items()}
         start = type(model.pointer)(model.width, model.last_width).state_dict()
         # What the states are usually like was measured, not learned.
@@ -103,122 +67,41 @@ class Scorers:
         try:
             return score_batch(model, neighbours.table, [window], neighbours, k)
         finally:
-            model.load_state_dict(learned)
+            model.load_state_dict(learned)  # what was learned is put back
 
-    @cached_property
-    def tuned_base(self) -> FittedModel:
-        """A second copy of the base, tuned on the training text for the time that is given."""
-        from peft import LoraConfig, get_peft_model
-
-        base: Any = open_base(self.model.base_id)[0]
-        adapted = get_peft_model(
-            base, LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
-        )
-        optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=1e-3)
-        training = self.opened.neighbours("train").table
-        started = time.process_time()
-        for number, window in enumerate(self.training_windows()):
-            tokens = batch_inputs(training, [window])[0]
-            loss = adapted(tokens, labels=tokens).loss
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            if time.process_time() - started > self.seconds:
-                print(f"lora: tuned on {number + 1} windows of {self.window} tokens", flush=True)
-                break
-        return FittedModel(adapted.get_base_model(), FitConfig(reading="none"), pad_id=self.model.pad_id)
-
-    def training_windows(self) -> Iterator[Window]:
-        store = self.opened.neighbours("train").table.store
-        windows = [w for w in windows_of(store, self.window, self.window) if w.num_tokens == self.window]
-        for number in itertools.chain.from_iterable(
-            np.random.default_rng(seed).permutation(len(windows)) for seed in itertools.count()
-        ):
-            yield windows[number]
-
-    @cached_property
-    def memory(self) -> tuple[Tensor, Tensor]:
-        """Keys of training tokens, as many as the base reads in the time that is given, and what follows."""
-        training = self.opened.neighbours("train").table
-        keys, values = [], []
-        started = time.process_time()
-        for window in self.training_windows():
-            states, targets, _ = self.states(training, window)
-            keys.append(states)
-            values.append(targets)
-            if time.process_time() - started > self.seconds:
-                break
-        print(f"knn: a memory of {len(keys) * self.window:,} tokens", flush=True)
-        return torch.cat(keys), torch.cat(values)
-
-    def states(self, table: Any, window: Window) -> tuple[Tensor, Tensor, np.ndarray]:
-        """What each token of a window is predicted from, the tokens, and their bits by the base."""
-        (tokens,) = batch_inputs(table, [window])
-        targets = batch_targets(table.store, [window])
-        keys, log_probs = self.model.keys(tokens, targets)
-        wanted = targets[0] != self.model.pad_id
-        return keys[0][wanted].float(), targets[0][wanted], -log_probs[0][wanted].double().numpy() / np.log(2)
-
-    def other(self, kind: str, keys: Tensor, values: Tensor) -> np.ndarray:
-        """log2 p of the tokens by the cache or the memory, for each sharpness; NaN where there is no past."""
-        if kind == "cache":
-            found = cache_log_probs(keys, values, 0, len(keys), torch.tensor(THETAS))
-            return found.double().numpy()
-        stored, after = self.memory
-        distances = torch.cdist(keys, stored).square()
-        nearest, rows = distances.topk(min(KNN, len(stored)), largest=False)
-        hits = after[rows] == values[:, None]
-        columns = []
-        for alpha in ALPHAS:
-            logits = -alpha * (nearest - nearest[:, :1]).double()
-            total = logits.logsumexp(-1)
-            columns.append(logits.masked_fill(~hits, -torch.inf).logsumexp(-1) - total)
-        return (torch.stack(columns, 1) / np.log(2)).numpy()
-
-    @cached_property
-    def chosen(self) -> dict[str, tuple[int, float]]:
-        return {}
-
-    def mixed(self, kind: str, neighbours: Neighbours, window: Window) -> np.ndarray:
-        if kind not in self.chosen:
-            self.chosen[kind] = self.choose(kind)
-        column, weight = self.chosen[kind]
-        keys, values, bits = self.states(neighbours.table, window)
-        return mix(bits, _filled(self.other(kind, keys, values), bits)[:, column], weight)
-
-    def choose(self, kind: str) -> tuple[int, float]:
-        """The sharpness and the weight with the fewest bits on validation documents."""
-        valid = self.opened.neighbours("valid")
-        parts = []
-        for window in beginnings(valid.table, TUNED_ON, self.window):
-            keys, values, bits = self.states(valid.table, window)
-            parts.append((bits, _filled(self.other(kind, keys, values), bits)))
-        bits = np.concatenate([part[0] for part in parts])
-        other = np.concatenate([part[1] for part in parts])
-        totals = np.array([[mix(bits, column, weight).sum() for weight in WEIGHTS] for column in other.T])
-        row, column = divmod(int(totals.argmin()), len(WEIGHTS))
-        print(f"{kind}: sharpness {(THETAS if kind == 'cache' else ALPHAS)[row]:g}, weight {WEIGHTS[column]}")
-        return row, WEIGHTS[column]
+    return score
 
 
-def _filled(other: np.ndarray, bits: np.ndarray) -> np.ndarray:
-    """With the base's own log-probability where the other side has none."""
-    return np.where(np.isnan(other), -bits[:, None], other)
+def rows_of(options: argparse.Namespace, opened: OpenRun, kept: Parts[Any]) -> dict[str, Row]:
+    """The rows that are asked for: those of the library, and two that only a fit is asked about."""
+    texts = Texts(opened.neighbours("train").table, opened.neighbours("valid").table)
+    prepared = Parts(kept.folder / f"prepared-{options.seconds:g}", ARRAYS)
+    neighbours = opened.neighbours(options.split)
+    ground = Ground(opened.model, neighbours, texts, options.window, options.seconds, prepared)
+    rows = AllRows(ground)
+    found: dict[str, Row] = {}
+    for row in options.rows:
+        kind, _, number = row.partition("-")
+        if kind == "start":
+            found[row] = Row(untrained(opened.model, neighbours, int(number)))
+        else:
+            found[row] = rows.of(f"prompt-{number}-every-{OFTEN}" if kind == "often" else row)
+    return found
 
 
 def score(options: argparse.Namespace, opened: OpenRun, kept: Parts[Any]) -> None:
     neighbours = opened.neighbours(options.split)
     windows = beginnings(neighbours.table, options.documents, options.window, options.each)
-    scorers = Scorers(opened, options.window, options.seconds)
-    rows = {row: scorers.of(row, neighbours) for row in options.rows}
+    rows = rows_of(options, opened, kept)
     found = [kept.read(str(window.start)) if kept.has(str(window.start)) else {} for window in windows]
     # Rows that prepare something do so before any is timed.
-    for row in ("lora", "knn", "cache"):
-        if row in rows and not all(row in scored for scored in found):
-            with torch.set_grad_enabled(row == "lora"):
-                rows[row](windows[0])
+    for name, row in rows.items():
+        if not all(name in scored for scored in found):
+            row.prepare()
+            print(f"{name}: {row.note}" if row.note else name, flush=True)
     with torch.no_grad():
-        score_windows(windows, rows, kept, lambda done, total, *_: print(f"{done} of {total} windows"))
+        scorers = {name: row.score for name, row in rows.items()}
+        score_windows(windows, scorers, kept, lambda done, total, *_: print(f"{done} of {total} windows"))
 
 
 def table(options: argparse.Namespace, opened: OpenRun, kept: Parts[Any]) -> None:
@@ -258,30 +141,28 @@ def in_words(found: RowResult, against: str) -> str:
 def speeds(options: argparse.Namespace, opened: OpenRun, kept: Parts[Any]) -> None:
     neighbours = opened.neighbours(options.split)
     windows = beginnings(neighbours.table, options.documents, options.window, options.each)
-    scorers = Scorers(opened, options.window, options.seconds)
-    rows = {row: scorers.of(row, neighbours) for row in options.rows}
+    rows = rows_of(options, opened, kept)
     seconds: dict[str, list[float]] = {row: [] for row in rows}
     apart: dict[str, float] = {}
-    for row in rows:  # what is prepared or read for the first time is not timed
-        with torch.set_grad_enabled(row == "lora"):
-            rows[row](windows[0])
+    for row in rows.values():  # what is prepared or read for the first time is not timed
+        row.score(windows[0])
     with torch.no_grad():
         for window in windows:
             before = kept.read(str(window.start)) if kept.has(str(window.start)) else {}
-            for row, scorer in rows.items():
+            for name, row in rows.items():
                 started = time.perf_counter()
-                bits = scorer(window)
-                seconds[row].append(time.perf_counter() - started)
-                if row in before:
-                    difference = float(np.abs(bits - np.array(before[row]["bits"])).max())
-                    apart[row] = max(apart.get(row, 0.0), difference)
+                bits = row.score(window)
+                seconds[name].append(time.perf_counter() - started)
+                if name in before:
+                    difference = float(np.abs(bits - np.array(before[name]["bits"])).max())
+                    apart[name] = max(apart.get(name, 0.0), difference)
     num_tokens = sum(window.num_tokens for window in windows)
     print(f"{len(windows)} documents of {options.split}, {torch.get_num_threads()} threads")
-    for row, taken in seconds.items():
+    for name, taken in seconds.items():
         ratios = np.array(seconds[next(iter(rows))]) / np.array(taken)
-        kept_before = f"{apart[row]:.1e} bits from what was kept" if row in apart else "not kept before"
+        kept_before = f"{apart[name]:.1e} bits from what was kept" if name in apart else "not kept before"
         print(
-            f"  {row:<10} {num_tokens / sum(taken):6,.0f} tokens/s, "
+            f"  {name:<10} {num_tokens / sum(taken):6,.0f} tokens/s, "
             f"{np.median(ratios):.3f} of {options.rows[0]} ({ratios.min():.3f} to {ratios.max():.3f}), "
             f"{kept_before}"
         )

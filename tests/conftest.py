@@ -124,3 +124,15 @@ def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models and schedules of seconds; the choice between them stays as it is."""
     monkeypatch.setattr(choices, "SIZES", ((32, 1), (32, 2)))
     monkeypatch.setattr(choices, "MAX_EPOCHS", 1)
+
+
+@pytest.fixture(scope="session")
+def fitted_work(
+    tmp_path_factory: pytest.TempPathFactory, text_folder: Path, texts: list[str], static_encoder: str
+):
+    """A workspace with a base that was fitted for two steps. Tests that change it make their own."""
+    from tests.bases import save_small_base
+    from tests.workspaces import fitted_workspace
+
+    base = save_small_base(tmp_path_factory.mktemp("small-base"), texts)
+    return fitted_workspace(tmp_path_factory.mktemp("fitted-work"), text_folder, base, static_encoder)

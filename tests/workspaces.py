@@ -14,8 +14,10 @@ from retro.config import (
     RunConfig,
     TrainingConfig,
 )
+from retro.config.fit import FitConfig
 from retro.corpus.ingest import ingest
 from retro.jobs.retrieval import build, find_neighbours
+from retro.jobs.training import fit_base
 from retro.stages.progress import Progress, no_progress
 from retro.workspace import Workspace
 
@@ -74,3 +76,17 @@ class Silent:
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:
         yield no_progress
+
+
+def fitted_workspace(folder: Path, source: Path, base: Path, embedder: str) -> Workspace:
+    """A workspace of a base's tokenizer up to its neighbours, and a run `fitted`."""
+    work = Workspace(folder)
+    ingest(work, [str(source)], CorpusConfig(tokenizer=str(base), valid_fraction=0.15, test_fraction=0.15))
+    build(work, DatastoreConfig(embedder=embedder, chunk_len=16, num_neighbours=2))
+    for split in ("train", "valid", "test"):
+        find_neighbours(work, split)
+    training = TrainingConfig(
+        seq_len=64, batch_size=1, num_steps=2, warmup_steps=1, validate_batches=1, learning_rate=1e-2
+    )
+    fit_base(work, "fitted", str(base), FitConfig(chunk_len=16), training)
+    return work

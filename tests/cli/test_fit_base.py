@@ -59,6 +59,28 @@ def test_it_is_evaluated_inspected_and_sampled(work: Path, capsys: pytest.Captur
     assert "Loading weights" not in printed.err
 
 
+def test_rows_are_compared(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--rows", "on-2", "prompt-1", "knn", "--documents", "3", "--seconds", "0"]
+    assert main(["evaluate", str(work), "fitted", *SHAPE, *asked]) == 0
+    printed = capsys.readouterr().out
+    rows = ["off", "on-2", "prompt-1", "knn"]
+    assert [
+        line.split()[0] for line in printed.splitlines() if line.split()[:1] and line.split()[0] in rows
+    ] == rows
+    assert "knn: a memory of 64 tokens" in printed
+    for words, said in (
+        (["--rows", "often-1"], "there is no row 'often-1'"),
+        (["--rows", "knn", "--redo"], "expected none of --on, --task and --redo"),
+        (["--rows", "knn", "--seconds", "nan"], "seconds is nan"),
+        (["--rows", "knn", "--documents", "0"], "there are 0 documents"),
+        (["--rows", "on-3"], "num_neighbours is 3"),
+    ):
+        assert main(["evaluate", str(work), "fitted", *SHAPE, *words]) == 1
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+
+
 def test_a_fit_goes_on_from_another(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start = work / "runs" / "fitted"
     before = (start / "model.safetensors").read_bytes()

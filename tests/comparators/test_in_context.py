@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -106,3 +107,17 @@ def test_it_may_search_more_often(model: Retro) -> None:
 def test_to_search_more_often_takes_a_datastore(model: Retro) -> None:
     with pytest.raises(ConfigError, match="no datastore to search"):
         InContext(model, every=16)
+
+
+@torch.no_grad()
+def test_neighbours_that_leave_no_room_are_refused(model: Retro, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, neighbours, _ = inputs()
+    # Two neighbours of two chunks, and a chunk of text to predict from: 40 tokens.
+    for longest, fits in ((40, True), (39, False)):
+        facts = replace(model.facts, max_context=longest)
+        monkeypatch.setattr(Retro, "facts", facts)
+        if fits:
+            InContext(model)(tokens, neighbours)
+        else:
+            with pytest.raises(ConfigError, match="leave no room"):
+                InContext(model)(tokens, neighbours)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from retro.comparators.rows import Rows, score_windows, scorer_of
+from retro.comparators.systems import RowName, read_row, system_of
 from retro.errors import ConfigError
 from retro.model.retro import Retro
 from retro.retrieval.chunks import ChunkTable
@@ -123,6 +124,35 @@ def test_a_chunk_that_its_reader_is_given_is_no_new_text(workspace: Workspace) -
                         longest = len(run)
         assert read[chunk] == pytest.approx(longest / len(text))
     assert (read_overlaps(neighbours, own) >= own).all()
+
+
+def test_tokens_that_are_helped_and_hurt(workspace: Workspace) -> None:
+    starts = workspace.neighbours("test").table.store.starts
+    off = {"bits": [1.0, 2.0, 3.0, 4.0], "seconds": 1.0}
+    on = {"bits": [0.8, 2.05, 3.5, 0.0], "seconds": 1.0}
+    found = {int(starts[0]): {"off": off, "on-1": on}, int(starts[1]): {"off": off}}
+    rows = Rows(workspace.neighbours("test"), workspace.tokenizer().token_lengths, found)
+    assert rows.changed("on-1") == (0.5, 0.25)
+    assert rows.changed("on-1", by=0.01) == (0.5, 0.5)
+    assert rows.changed("off") == (0.0, 0.0)
+    assert all(np.isnan(rows.changed("lora")))
+
+
+@pytest.mark.parametrize(
+    "row", ["off-1", "on-0", "plus", "lora-2", "prompt-1-every-0", "bm25-1-every-2", "ON-1"]
+)
+def test_a_name_has_numbers_where_its_pattern_has_letters(row: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"there is no row .* one of off, on-K, plus-K, prompt-K, prompt-K-e"
+    ):
+        read_row(row)
+
+
+def test_a_name_is_read() -> None:
+    assert read_row("prompt-2-every-16") == RowName("prompt", 2, 16)
+    assert read_row("bm25-10") == RowName("bm25", 10)
+    assert read_row("lora") == RowName("lora")
+    assert system_of("plus-2").stands_for == "RETRO++"
 
 
 @pytest.mark.parametrize("row", ["", "on", "on-x", "off-2", "prompt", "often-2", "on-2-3"])

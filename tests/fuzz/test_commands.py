@@ -23,6 +23,7 @@ from tests.fuzz.watch import alarm, count, inputs, watched
 PATIENCE = 6.0
 """A command that works for longer is interrupted, as by Ctrl-C."""
 SHARES = {"ingest": 0.02, "train": 0.02, "fit": 0.015, "sample": 0.03, "evaluate": 0.02, "harness": 0.002}
+SHARES |= {"evaluate --documents": 0.01}
 SHARES |= {
     "demo": 0.005,
     "reproduce": 0.005,

@@ -32,6 +32,15 @@ def test_tables_and_figures_escape_words_but_not_pictures() -> None:
     assert len(shell.WORSE) == len(shell.BETTER)
 
 
+def test_a_column_with_a_sentence_is_one_of_words() -> None:
+    sentence = "what the weights have learned of it stays there"
+    table = numbers_table(["a", "b"], [["1", sentence], ["2", "short"], ["", ""]], "none")
+    assert '<th scope="col">a</th><th scope="col" class="words">b</th>' in table
+    assert f'<td>1</td><td class="words">{sentence}</td>' in table
+    assert '<td>2</td><td class="words">short</td>' in table
+    assert '<td class="empty" title="none">–</td><td class="empty words" title="none">–</td>' in table
+
+
 def test_a_long_command_is_folded_and_kept_line_for_line() -> None:
     short = Made("retro inspect w", "some text").html()
     assert "<details>" not in short

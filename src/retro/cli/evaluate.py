@@ -9,6 +9,7 @@ import tyro
 from retro.cli.console import CONSOLE, RichNarrator, begin_anew, parse, print_table, recipe_of, warn
 from retro.config import EvaluationConfig
 from retro.corpus.readers.records import FieldMap
+from retro.errors import ConfigError
 from retro.wording import counted
 
 if TYPE_CHECKING:
@@ -46,6 +47,13 @@ class Options:
     datastore: Path | None = None
     """A datastore of the run's tokenizer, or a workspace that has one, in place of the
     workspace's own."""
+    rows: tuple[str, ...] = ()
+    """Systems beside each other on the beginnings of the same documents, up to --window tokens: off, on-K,
+    plus-K, prompt-K, prompt-K-every-N, bm25-K, lora, knn, spalm, cache."""
+    documents: int = 24
+    """Documents that are drawn for --rows."""
+    seconds: float = 360.0
+    """CPU time that lora, and the memory of knn and spalm, may take to prepare."""
     redo: bool = False
     """Begin anew: remove the scores of this run on these documents, which are named first, and score with the
     neighbours of today. Another k is added to scores without it."""
@@ -63,6 +71,9 @@ def main(arguments: list[str]) -> None:
 
     opened = open_run(options.place, options.name or "retro", options.datastore, options.out)
     warn(*opened.notes())
+    if options.rows:
+        _compare(opened, options)
+        return
     if options.redo:
         begin_anew(removal_of(_places(opened, options)))
     if options.task:
@@ -74,6 +85,47 @@ def main(arguments: list[str]) -> None:
             evaluation = evaluate_split(opened, options.split, options.evaluation, progress)
         _print_evaluation(evaluation, f"{opened.name} on {options.split}")
         print_version(opened, evaluation.artifact)
+
+
+def _compare(opened: "OpenRun", options: Options) -> None:
+    from retro.comparators.rows import CHANGED, OFF
+    from retro.jobs.comparing import Entry, Extent, compare_rows
+    from retro.scoring.wording import part, percent
+
+    if options.on or options.task or options.redo:
+        raise ConfigError(
+            "--rows compares on a split, and keeps what is done; expected none of --on, --task and --redo; "
+            "leave them out"
+        )
+    # Whatever is saved is saved of the bits without retrieval.
+    rows = dict.fromkeys((OFF, *options.rows))
+    extent = Extent(options.documents, options.evaluation.window, options.seconds)
+    with RichNarrator().progress(f"Comparing rows of {opened.name}") as progress:
+        found = compare_rows([Entry(row, opened, row) for row in rows], options.split, extent, progress)
+    lines = []
+    for row in rows:
+        result, cost = found.rows.result(row), found.costs[row]
+        value = result.bits_per_byte
+        gained = ["", "", ""] if row == OFF else [percent(result.gain), *map(part, found.rows.changed(row))]
+        lines.append(
+            [
+                row,
+                f"{value.estimate:.4f} ({value.low:.4f} – {value.high:.4f})",
+                *gained,
+                f"{result.tokens_per_second:,.0f}",
+                f"{cost.num_bytes / 1e6:,.2f}",
+                f"{cost.seconds:,.0f}",
+            ]
+        )
+    headings = ["row", "bits per byte", "saved", "helped", "hurt", "tokens/s", "MB", "prepared in s"]
+    documents = counted(len(found.rows.found), "document")
+    print_table(f"{opened.name} on the beginnings of {documents} of {options.split}", headings, lines)
+    CONSOLE.print(
+        f"helped, hurt: tokens that cost {CHANGED} bits less or more; MB: beyond the model", style="dim"
+    )
+    for row, cost in found.costs.items():
+        if cost.note:
+            CONSOLE.print(f"{row}: {cost.note}", soft_wrap=True, markup=False, highlight=False)
 
 
 def _places(opened: "OpenRun", options: Options) -> list[Path]:

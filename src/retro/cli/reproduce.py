@@ -23,7 +23,7 @@ class Options:
     """Experiments, or all; none lists them."""
     scale: str = "tiny"
     """tiny: minutes to an hour on two cores; small: hours; paper: the paper's own sizes, for a
-    cluster."""
+    cluster; smollm2: a pretrained base, for table-scoreboard."""
     out: Path = Path("reproduce")
     """The workspace, which may be that of retro demo --from-scratch: its runs are reused."""
     sources: tuple[str, ...] = ()

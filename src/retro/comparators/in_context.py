@@ -25,7 +25,7 @@ Find = Callable[[Sequence[np.ndarray], int], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
-class _Prompt:
+class Prompt:
     """A sequence from its beginning to the end of one chunk, with neighbours in front of it."""
 
     row: int
@@ -65,7 +65,7 @@ class InContext:
             return self.model(tokens)
         parts = []
         for prompts in self._batches(tokens, neighbours, neighbour_mask):
-            logits = self.model(self._inputs(prompts, tokens))
+            logits = self.model(*self._inputs(prompts, tokens, neighbours, neighbour_mask))
             parts += [(prompt, logits[i, self._places(prompt)]) for i, prompt in enumerate(prompts)]
         result = parts[0][1].new_zeros(*tokens.shape, parts[0][1].shape[-1])
         for prompt, found in parts:
@@ -87,11 +87,11 @@ class InContext:
         best = torch.ones_like(tokens, dtype=torch.bool) if greedy else None
         wanted = targets != self.facts.pad_id
         for prompts in self._batches(tokens, neighbours, neighbour_mask, wanted):
-            inputs = self._inputs(prompts, tokens)
-            asked = torch.full_like(inputs, self.facts.pad_id)
+            inputs = self._inputs(prompts, tokens, neighbours, neighbour_mask)
+            asked = torch.full_like(inputs[0], self.facts.pad_id)
             for i, prompt in enumerate(prompts):
                 asked[i, self._places(prompt)] = targets[prompt.row, prompt.first : prompt.stop]
-            scored = self.model.score(inputs, asked, greedy=greedy)
+            scored = self.model.score(inputs[0], asked, *inputs[1:], greedy=greedy)
             for i, prompt in enumerate(prompts):
                 place = (prompt.row, slice(prompt.first, prompt.stop))
                 log_probs[place] = scored.log_probs[i, self._places(prompt)].to(log_probs.dtype)
@@ -107,7 +107,7 @@ class InContext:
 
     def _batches(
         self, tokens: Tensor, neighbours: Tensor, mask: Tensor | None, wanted: Tensor | None = None
-    ) -> Iterator[list[_Prompt]]:
+    ) -> Iterator[list[Prompt]]:
         """Prompts of similar length together; those that predict nothing that is wanted are left out."""
         self.facts.expect_neighbours(tokens, neighbours)
         found = [
@@ -115,7 +115,7 @@ class InContext:
             for prompt in self._prompts(tokens, neighbours, mask)
             if wanted is None or bool(wanted[prompt.row, prompt.first : prompt.stop].any())
         ]
-        batch: list[_Prompt] = []
+        batch: list[Prompt] = []
         for prompt in sorted(found, key=lambda prompt: -self._length(prompt)):
             if batch and (len(batch) + 1) * self._length(batch[0]) > TOKENS_AT_ONCE:
                 yield batch
@@ -124,48 +124,57 @@ class InContext:
         if batch:
             yield batch
 
-    def _prompts(self, tokens: Tensor, neighbours: Tensor, mask: Tensor | None) -> Iterator[_Prompt]:
+    def _prompts(self, tokens: Tensor, neighbours: Tensor, mask: Tensor | None) -> Iterator[Prompt]:
         m, length = self.facts.chunk_len, tokens.shape[1]
         for row in range(len(tokens)):
             # The first m − 1 positions have no neighbours; those of chunk u serve from its last position on.
-            yield _Prompt(row, 0, min(m - 1, length), [])
+            yield Prompt(row, 0, min(m - 1, length), [])
             if self.find is not None and self.every:
                 ends = range(m, length + 1, self.every)
                 chunks = [tokens[row, end - m : end].cpu().numpy() for end in ends]
                 found, real = self.find(chunks, neighbours.shape[2])
                 for end, values, exists in zip(ends, found, real, strict=True):
-                    yield _Prompt(
+                    yield Prompt(
                         row, end - 1, min(end - 1 + self.every, length), self._joined(values[exists])
                     )
                 continue
             for chunk in range(neighbours.shape[1]):
                 first = (chunk + 1) * m - 1
                 values = neighbours[row, chunk] if mask is None else neighbours[row, chunk][mask[row, chunk]]
-                yield _Prompt(row, first, min(first + m, length), self._joined(values.cpu().numpy()))
+                yield Prompt(row, first, min(first + m, length), self._joined(values.cpu().numpy()))
 
     def _joined(self, neighbours: np.ndarray) -> list[int]:
         """Neighbours one after the other without padding, the nearest one last."""
         return [token for one in neighbours[::-1].tolist() for token in one if token != self.facts.pad_id]
 
-    def _kept(self, prompt: _Prompt) -> int:
+    def _kept(self, prompt: Prompt) -> int:
         """The first token of the sequence that still fits behind the neighbours."""
         longest = self.facts.max_context
         if longest is None:
             return 0
-        return max(0, len(prompt.before) + prompt.stop - longest)
+        kept = max(0, len(prompt.before) + prompt.stop - longest)
+        if kept > prompt.first:
+            raise ConfigError(
+                f"neighbours of {len(prompt.before):,} tokens leave no room for the text that they are read "
+                f"with; expected fewer, as the model reads at most {longest:,} tokens"
+            )
+        return kept
 
-    def _length(self, prompt: _Prompt) -> int:
+    def _length(self, prompt: Prompt) -> int:
         return len(prompt.before) + prompt.stop - self._kept(prompt)
 
-    def _places(self, prompt: _Prompt) -> slice:
+    def _places(self, prompt: Prompt) -> slice:
         """Where the predicting positions stand in the prompt."""
         shift = len(prompt.before) - self._kept(prompt)
         return slice(prompt.first + shift, prompt.stop + shift)
 
-    def _inputs(self, prompts: list[_Prompt], tokens: Tensor) -> Int[Tensor, "prompt length"]:
+    def _inputs(
+        self, prompts: list[Prompt], tokens: Tensor, neighbours: Tensor, mask: Tensor | None
+    ) -> list[Tensor]:
+        """What the model is called with: the prompts' tokens, padded on the right."""
         longest = self._length(prompts[0])
         inputs = torch.full((len(prompts), longest), self.facts.pad_id, device=tokens.device)
         for i, prompt in enumerate(prompts):
             text = [*prompt.before, *tokens[prompt.row, self._kept(prompt) : prompt.stop].tolist()]
             inputs[i, : len(text)] = torch.tensor(text, device=tokens.device)
-        return inputs
+        return [inputs]

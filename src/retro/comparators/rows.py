@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 
 from retro.comparators.in_context import InContext
+from retro.comparators.retro_plus_plus import RetroPlusPlus
+from retro.comparators.systems import read_row
 from retro.errors import ConfigError
 from retro.model.protocol import LanguageModel
 from retro.retrieval.neighbours import Neighbours
+from retro.retrieval.retriever import Retriever
 from retro.scoring.bits_per_byte import expect_saved, score_batch
 from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
 from retro.scoring.windows import Window
@@ -23,6 +26,8 @@ from retro.stages.parts import Parts
 from retro.stages.progress import Progress, no_progress
 
 OFF = "off"
+CHANGED = 0.1
+"""Bits by which a token's cost has to change to count as helped or hurt."""
 Scorer = Callable[[Window], np.ndarray]
 """From a window to the bits of the tokens that it predicts."""
 Found = Mapping[int, Mapping[str, Mapping[str, Any]]]
@@ -30,14 +35,29 @@ Found = Mapping[int, Mapping[str, Mapping[str, Any]]]
 
 
 def scorer_of(row: str, model: LanguageModel, neighbours: Neighbours) -> Scorer:
-    """How a row scores a window: `off`, `on-K` with K neighbours, or `prompt-K` with them in the prompt."""
-    kind, _, number = row.partition("-")
-    if kind not in (OFF, "on", "prompt") or number.isdigit() is (kind == OFF):
-        raise ConfigError(f"there is no row {row!r}; expected off, on-K or prompt-K, with a number for K")
-    k = int(number or 0)
-    expect_saved(neighbours, k)
-    scored = InContext(model) if kind == "prompt" else model
-    return lambda window: score_batch(scored, neighbours.table, [window], neighbours if k else None, k)
+    """How a row that has nothing to prepare scores a window.
+
+    `off`, `on-K` with K neighbours, `prompt-K` with them in the prompt, `prompt-K-every-N` with those that
+    are found by the last chunk's worth of text every N tokens, `plus-K` with K and the nearest in the prompt.
+    """
+    name = read_row(row)
+    expect_saved(neighbours, name.k)
+    scored: LanguageModel
+    if name.kind == "on" and not model.facts.retrieves:
+        raise ConfigError(
+            f"row {row!r} is of a model that reads neighbours; expected a RETRO or a fitted base"
+        )
+    if name.kind in (OFF, "on"):
+        scored = model
+    elif name.kind == "prompt":
+        find = Retriever(neighbours.datastore).values if name.every else None
+        scored = InContext(model, name.every, find)
+    elif name.kind == "plus":
+        scored = RetroPlusPlus(model)
+    else:
+        raise ConfigError(f"row {row!r} is prepared from other text, and there is none here; expected some")
+    read = neighbours if name.k else None
+    return lambda window: score_batch(scored, neighbours.table, [window], read, name.k)
 
 
 def score_window(window: Window, scorers: Mapping[str, Scorer], kept: Parts[Any]) -> None:
@@ -87,6 +107,7 @@ class Rows:
 
     def __init__(self, neighbours: Neighbours, token_lengths: np.ndarray, found: Found) -> None:
         """`token_lengths` are the bytes of the text that each token id stands for."""
+        self.neighbours = neighbours
         self.table = neighbours.table
         self.token_lengths = token_lengths
         self.found = {start: found[start] for start in sorted(found)}
@@ -134,6 +155,18 @@ class Rows:
         num_bytes = self.token_lengths[np.asarray(self.table.store.tokens[places])]
         num_chunks = len(np.unique(chunks[kept]))
         return np.array([bits[kept].sum(), other[kept].sum(), num_bytes[kept].sum(), len(bits), num_chunks])
+
+    def changed(self, row: str, against: str = OFF, by: float = CHANGED) -> tuple[float, float]:
+        """The parts of the tokens that a row helps and hurts: they cost at least so many bits less, or more.
+
+        On the documents that both rows have scored.
+        """
+        both = [rows for rows in self.found.values() if row in rows and against in rows]
+        saved = [np.array(rows[against]["bits"]) - np.array(rows[row]["bits"]) for rows in both]
+        gains = np.concatenate([np.zeros(0), *saved])
+        if not len(gains):
+            return np.nan, np.nan
+        return float((gains >= by).mean()), float((gains <= -by).mean())
 
     def result(self, row: str, against: str = OFF, counted: np.ndarray | None = None) -> RowResult:
         """A row beside another, on the documents that both have scored and the chunks that count."""

@@ -170,8 +170,8 @@ class Tuned:
     beyond."""
 
 
-def mix(bits: np.ndarray, log_probs: np.ndarray, weight: float) -> np.ndarray:
-    """Bits of the mixture. With a weight of 0 they are exactly the model's own."""
+def mix(bits: np.ndarray, log_probs: np.ndarray, weight: float | np.ndarray) -> np.ndarray:
+    """Bits of the mixture, with one weight or one for each token. With 0 they are exactly the model's own."""
     # The terms are added as base-2 logarithms. A weight of 0 becomes −inf, and its term drops
     # out of the sum.
     with np.errstate(divide="ignore"):

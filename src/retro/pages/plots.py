@@ -67,6 +67,18 @@ class Bar:
     colour: str
 
 
+@dataclass(frozen=True)
+class Point:
+    """A thing at its place, with the bounds of its height, its name and its colour key."""
+
+    label: str
+    x: float
+    y: float
+    low: float
+    high: float
+    colour: str
+
+
 def require_extra() -> None:
     """Refuse to begin what would end without its plots."""
     if importlib.util.find_spec("matplotlib") is None:
@@ -98,6 +110,58 @@ def line_plot(
         _legend(axes)
         told = [f"{line.label}: {_series(line)}" for line in lines]
         return _svg(figure, axes, xlabel, ylabel, told)
+
+
+def point_plot(points: Sequence[Point], xlabel: str, ylabel: str) -> str:
+    """Named points with intervals, over a logarithmic axis."""
+    with _figure(height=4.2) as (figure, axes):
+        for point in points:
+            errors = [[point.y - point.low], [point.high - point.y]]
+            colour = COLOURS[point.colour]
+            axes.errorbar(point.x, point.y, yerr=errors, fmt="o", markersize=5, color=colour, linewidth=0.8)
+        axes.set_xscale("log")
+        # Room for the name of the last one.
+        axes.margins(x=0.18)
+        figure.draw_without_rendering()  # only then are the points' places known
+        _write_names(axes, points, figure.dpi)
+        told = [f"{point.label}: {point.y:.4g} at {point.x:.4g}" for point in points]
+        return _svg(figure, axes, xlabel, ylabel, told)
+
+
+NAME_PLACES = ((5, 4), (5, -11), (-5, 4), (-5, -11), (5, 15), (5, -22), (-5, 15), (-5, -22))
+"""Where a name may stand beside its point, in the order of trying: to the right or left, above or below."""
+
+
+def _write_names(axes: "Axes", points: Sequence[Point], dpi: float) -> None:
+    """Each where it covers no earlier one, if there is such a place."""
+    size = 8.0
+    taken: list[tuple[float, float, float, float]] = []
+    for point in points:
+        # In points of print, as offsets and letters are.
+        x, y = axes.transData.transform((point.x, point.y)) * 72.0 / dpi
+        width = 0.6 * size * len(point.label)
+        boxes = []
+        for right, up in NAME_PLACES:
+            left = x + right if right > 0 else x + right - width
+            boxes.append((left, y + up, left + width, y + up + size))
+        free = [not any(_meet(box, other) for other in taken) for box in boxes]
+        chosen = free.index(True) if True in free else 0
+        taken.append(boxes[chosen])
+        place = NAME_PLACES[chosen]
+        axes.annotate(
+            point.label,
+            (point.x, point.y),
+            place,
+            textcoords="offset points",
+            ha="left" if place[0] > 0 else "right",
+            fontsize=size,
+            color=TEXT,
+        )
+
+
+def _meet(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    """Whether two boxes, given by their left, lower, right and upper ends, cover each other."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def bar_plot(bars: Sequence[Bar], ylabel: str, form: str = "{:.3f}") -> str:

@@ -14,6 +14,8 @@ from html import escape
 from retro.pages.colours import BETTER, VARIABLES, WORSE
 from retro.retrieval.shared_runs import LONGEST, SHORTEST
 
+SENTENCE = 40
+"""A cell of a table with more characters is a sentence, which is broken into lines."""
 LONG_COMMAND = 160
 """A longer command, which has a prompt of several lines in it, would take the room of the page itself."""
 
@@ -81,6 +83,8 @@ table.numbers { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 table.numbers td, table.numbers th { padding: .3em .9em; text-align: right; white-space: nowrap;
                                      border-bottom: 1px solid var(--line); }
 table.numbers td:first-child, table.numbers th:first-child { text-align: left; padding-left: 0; }
+table.numbers td.words, table.numbers th.words { text-align: left; white-space: normal; min-width: 11em; }
+table.numbers td { vertical-align: top; }
 td.empty { color: var(--quiet); cursor: help; }
 table.sample { border-collapse: collapse; width: 100%; table-layout: fixed; }
 table.sample td, table.sample th { vertical-align: top; padding: .6em; text-align: left; }
@@ -189,18 +193,31 @@ def numbers_table(
 ) -> str:
     """A table of texts, the first column aligned left and the others right, in a box that scrolls.
 
-    `empty` says why a cell is empty.
+    Columns with sentences are aligned left as well. `empty` says why a cell is empty.
     """
-    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
-    body = "".join(f"<tr>{''.join(_cell(cell, empty) for cell in row)}</tr>" for row in rows)
+    wordy = {column for row in rows for column, text in enumerate(row) if len(text) > SENTENCE}
+    head = "".join(
+        f'<th scope="col"{_classes(column in wordy)}>{escape(heading)}</th>'
+        for column, heading in enumerate(headings)
+    )
+    lines = [[_cell(text, column in wordy, empty) for column, text in enumerate(row)] for row in rows]
+    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in lines)
     table = f'<table class="numbers"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     # A box that scrolls must be reachable without a mouse, and then has to have a name.
     name = escape(f"table by {headings[0]}")
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{name}">{table}</div>'
 
 
-def _cell(text: str, empty: str) -> str:
-    return f"<td>{escape(text)}</td>" if text else f'<td class="empty" title="{escape(empty)}">–</td>'
+def _cell(text: str, is_words: bool, empty: str) -> str:
+    if not text:
+        return f'<td{_classes(is_words, "empty")} title="{escape(empty)}">–</td>'
+    return f"<td{_classes(is_words)}>{escape(text)}</td>"
+
+
+def _classes(is_words: bool, *others: str) -> str:
+    """The attribute, or nothing."""
+    classes = [*others, *(["words"] if is_words else [])]
+    return f' class="{" ".join(classes)}"' if classes else ""
 
 
 def facts_list(facts: Sequence[tuple[str, str]]) -> str:

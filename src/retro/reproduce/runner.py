@@ -8,7 +8,7 @@ from retro.config.as_json import to_dict
 from retro.errors import ConfigError
 from retro.pages.shell import Made
 from retro.pages.sources import corpus_words
-from retro.reproduce import ablation, language_modelling, memories, other_data, scaling
+from retro.reproduce import ablation, language_modelling, memories, other_data, scaling, scoreboard
 from retro.reproduce.experiment import Experiment
 from retro.reproduce.page import render
 from retro.reproduce.result import Result
@@ -91,6 +91,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Here a synthetic task.",
         other_data.questions,
     ),
+    "table-scoreboard": Experiment(
+        "Scoreboard",
+        "RETRO is compared with kNN-LM, SPALM, the continuous cache, REALM, RAG and FiD in words, and with "
+        "kNN-LM in numbers, not at equal cost.",
+        scoreboard.table,
+    ),
 }
 
 
@@ -107,17 +113,24 @@ def reproduce(
         raise ConfigError(
             f"there is no experiment {unknown[0]!r}; expected one of {', '.join(EXPERIMENTS)}, or all"
         )
+    others = [name for name in names if scale.experiments and name not in scale.experiments]
+    if others:
+        raise ConfigError(
+            f"the scale {scale.name!r} is not for {others[0]}; expected {', '.join(scale.experiments)}"
+        )
     if not (sources or scale.sources):
         raise ConfigError(
             f"the scale {scale.name!r} has no data of its own; expected yours; add: --sources NAME …"
         )
-    study = Study(folder, scale.run, sources or scale.sources, narrator)
+    # Text of one's own is not what the scale's memory was chosen for.
+    memory = () if sources else scale.memory
+    study = Study(folder, scale.run, sources or scale.sources, narrator, memory=memory)
     study.prepare()
     prepared = dict(study.used)
     # The command in the provenance must be complete: it is what a reader would run.
     given = f" --sources {' '.join(sources)}" if sources else ""
     results = []
-    for name in names or EXPERIMENTS:
+    for name in names or scale.experiments or EXPERIMENTS:
         study.used = dict(prepared)  # so that each experiment lists only what it used itself
         experiment = EXPERIMENTS[name]
         findings = experiment.run(study, scale)

@@ -31,6 +31,12 @@ class Scale:
     """The corpus of the Wikitext103 table, which has its own splits."""
     wikipedia_fraction: float = 1.0
     """Part of the Wikipedia dump whose neighbours are looked up in the link graph."""
+    compared_documents: int = 24
+    """Documents whose beginnings the scoreboard scores."""
+    memory: tuple[str, ...] = ()
+    """Corpora that only the datastore holds, besides the training text."""
+    experiments: tuple[str, ...] = ()
+    """Those that this scale can be used for; empty: all."""
 
 
 def scaled(model: ModelConfig, factor: float) -> ModelConfig:
@@ -126,7 +132,22 @@ def paper() -> Scale:
     )
 
 
-SCALES: dict[str, Callable[[], Scale]] = {"tiny": tiny, "small": small, "paper": paper}
+def smollm2() -> Scale:
+    """The demo's: SmolLM2-135M, fitted to a manual, beside what else can be done with the same base."""
+    run = recipes.demo()
+    return Scale(
+        name="smollm2",
+        run=run,
+        sources=run.corpus.sources,
+        fit_steps=run.training.num_steps,
+        sizes=(),
+        ablation=run,
+        memory=recipes.DEMO_MEMORY,
+        experiments=("table-scoreboard",),
+    )
+
+
+SCALES: dict[str, Callable[[], Scale]] = {"tiny": tiny, "small": small, "paper": paper, "smollm2": smollm2}
 
 
 def get(name: str) -> Scale:

@@ -116,6 +116,13 @@ class Neighbours:
         chosen.distances = self.distances[rows]
         return chosen
 
+    def replaced(self, chunks: np.ndarray, distances: np.ndarray) -> "Neighbours":
+        """Others of the same chunks, found in the same datastore."""
+        other = copy.copy(self)
+        other.chunks = chunks
+        other.distances = distances
+        return other
+
 
 def recorded_version(artifact: Artifact, datastore: Datastore) -> int | None:
     """The version of this datastore that neighbours were found in; none if they were found in another."""

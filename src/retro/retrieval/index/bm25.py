@@ -29,6 +29,12 @@ class Bm25Index:
     def __len__(self) -> int:
         return len(self.removals.mask)
 
+    @property
+    def num_bytes(self) -> int:
+        """What its postings take."""
+        postings = self._library.scores if len(self._vocabulary) else {}
+        return sum(array.nbytes for array in postings.values() if isinstance(array, np.ndarray))
+
     def add(self, entries: Entries) -> None:
         """Index the chunks in one piece, as bm25s has it: another `add` builds the index anew."""
         # An opened index has postings, but not the tokens that it would need to count again.

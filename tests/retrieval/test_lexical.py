@@ -1,0 +1,35 @@
+"""Neighbours by BM25 beside a datastore of keys, against a datastore that is built for BM25."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retro.retrieval.lexical import search_by_words
+from retro.retrieval.neighbours import find_neighbours
+from tests.retrieval.datastores import build, corpus_of
+
+pytest.importorskip("bm25s")
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_they_are_those_of_a_datastore_of_words(
+    text_folder: Path, static_encoder: str, tmp_path: Path, deleted: bool
+) -> None:
+    work = corpus_of(tmp_path / "work", text_folder)
+    by_keys = build(work, tmp_path / "keys", static_encoder)
+    by_words = build(work, tmp_path / "words", static_encoder, index="bm25")
+    if deleted:
+        for datastore in (by_keys, by_words):
+            datastore.delete(["00.txt", "07.txt"])
+    dense = find_neighbours(work.store("train"), by_keys, tmp_path / "dense")
+    expected = find_neighbours(work.store("train"), by_words, tmp_path / "expected")
+    found = search_by_words(dense)
+    np.testing.assert_array_equal(found.chunks, expected.chunks)
+    np.testing.assert_allclose(found.distances, expected.distances, rtol=1e-6)
+    assert found.index_bytes > 0
+    lexical = dense.replaced(found.chunks, found.distances)
+    chunks = np.arange(len(dense.table))
+    for mine, theirs in zip(lexical.values(chunks, 2), expected.values(chunks, 2), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert not np.array_equal(lexical.chunks, dense.chunks)
