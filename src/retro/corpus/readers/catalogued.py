@@ -18,6 +18,7 @@ from retro import catalogue
 from retro.corpus.documents import SPLITS, Document
 from retro.corpus.readers.api_prose import documents_of_service, latest_services
 from retro.corpus.readers.problems import Problems
+from retro.corpus.readers.squad import SQUAD, read_squad
 from retro.corpus.readers.tables import csv_records
 from retro.corpus.readers.wikipedia import read_dump
 from retro.errors import DataError
@@ -238,6 +239,7 @@ READERS: dict[str, Callable[[], Iterator[Document]]] = {
     "licences": read_licences,
     "wikitext-2": read_wikitext,
     "lambada": read_lambada,
+    SQUAD: read_squad,
     "news": read_news,
     "reviews": read_reviews,
     "sotu": read_sotu,
