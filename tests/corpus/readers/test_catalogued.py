@@ -12,11 +12,13 @@ from retro import catalogue
 from retro.corpus.readers import READERS, read
 from retro.corpus.readers.api_prose import documents_of_service, latest_services, to_text
 from retro.corpus.readers.catalogued import (
+    PARLIAMENTS,
     documents_of_bible,
     documents_of_lambada,
     documents_of_news,
     documents_of_reviews,
     documents_of_sotu,
+    documents_of_speeches,
     documents_of_sphinx,
     documents_of_wikitext,
 )
@@ -83,6 +85,31 @@ def test_news_without_text_is_left_out(tmp_path: Path) -> None:
         "One, two.\nThree.\n",
         "news",
     )
+
+
+def test_speeches_say_who_spoke_where_and_when(tmp_path: Path) -> None:
+    rows = "date,speaker,party,text,parlspeech_row\n"
+    rows += '2000-01-28,Ulla Jelpke,PDS/LINKE,"Frau Präsidentin ! ""Ja"" , gut .",7\n'
+    rows += "2001-02-03,Präsident,NA,Danke .,8\n2001-02-03,Präsident,other, Gut .,10\n"
+    rows += "2001-02-03,Präsident,NA, ,9\n"
+    with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
+        archive.writestr("de.csv", rows)
+    documents = list(documents_of_speeches(tmp_path / "s.zip", "bundestag"))
+    assert [(document.id, document.title, document.text) for document in documents] == [
+        ("7", "Ulla Jelpke (PDS/LINKE), Bundestag, 2000-01-28", 'Frau Präsidentin ! "Ja" , gut .\n'),
+        ("8", "Präsident, Bundestag, 2001-02-03", "Danke .\n"),
+        ("10", "Präsident, Bundestag, 2001-02-03", "Gut .\n"),
+    ]
+    assert {(document.source, document.language) for document in documents} == {("bundestag", "de")}
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_all_speeches_are_there() -> None:
+    for name, (language, _) in PARLIAMENTS.items():
+        documents = list(read(name))
+        assert len({document.id for document in documents}) == 1_000
+        assert {document.language for document in documents} == {language}
 
 
 def test_reviews_are_numbered_by_site(tmp_path: Path) -> None:

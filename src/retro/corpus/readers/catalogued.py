@@ -31,6 +31,12 @@ DUMPS = {
     "wikipedia-2016": "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2",
 }
 """The Wikipedia dumps of the catalogue and their files."""
+PARLIAMENTS = {
+    "bundestag": ("de", "Bundestag"),
+    "congreso": ("es", "Congreso"),
+    "tweede-kamer": ("nl", "Tweede Kamer"),
+}
+"""The parliaments of the catalogue, each with its language and its name."""
 DJANGO_DOCS = ("django-docs-3.2", "django-docs-4.2", "django-docs-5.2")
 HEADING = re.compile(r"^[ \t]*(\S.*)\n([=\-~*#^])\2{2,}[ \t]*$", flags=re.MULTILINE)
 """A line of reStructuredText with a line of one punctuation mark below it."""
@@ -112,6 +118,28 @@ def documents_of_news(archive: Path) -> Iterator[Document]:
                 text = row["text"].strip() + "\n"
                 yield Document(
                     id=row["article_id"], text=text, source="news", title=row["title"].strip(), language="en"
+                )
+
+
+def read_speeches(name: str) -> Iterator[Document]:
+    [archive] = catalogue.fetched(name).path.glob("*.zip")
+    return documents_of_speeches(archive, name)
+
+
+def documents_of_speeches(archive: Path, source: str) -> Iterator[Document]:
+    """The speeches of a zipped CSV of ParlSpeech, with who spoke, where and when as their titles."""
+    language, parliament = PARLIAMENTS[source]
+    with zipfile.ZipFile(archive) as files, files.open(f"{language}.csv") as stream:
+        for _, row in csv_records(stream, str(archive), ",", "text", Problems(strict=True)):
+            if row["text"].strip():
+                # Those in the chair have no party, which the table calls NA or other.
+                party = f" ({row['party']})" if row["party"] not in ("", "NA", "other") else ""
+                yield Document(
+                    id=row["parlspeech_row"],
+                    text=row["text"].strip() + "\n",
+                    source=source,
+                    title=f"{row['speaker']}{party}, {parliament}, {row['date']}",
+                    language=language,
                 )
 
 
@@ -236,6 +264,7 @@ def read_catalogued_dump(name: str) -> Iterator[Document]:
 READERS: dict[str, Callable[[], Iterator[Document]]] = {
     **{name: partial(read_catalogued_dump, name) for name in DUMPS},
     **{name: partial(read_django_docs, name) for name in DJANGO_DOCS},
+    **{name: partial(read_speeches, name) for name in PARLIAMENTS},
     "licences": read_licences,
     "wikitext-2": read_wikitext,
     "lambada": read_lambada,
