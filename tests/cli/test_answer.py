@@ -64,6 +64,7 @@ def test_the_run_remembers_its_passages_and_every_source_brings_as_many(
     for options, count in (
         ([], 3),
         (["--bm25"], 3),
+        (["--hybrid"], 3),
         (["--passages", str(passages)], 3),
         (["--passages", str(passages), "--k", "9"], 5),
         (["--closed-book"], 0),
@@ -143,6 +144,7 @@ def test_plain_fitting_is_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
         ([], "exactly one"),
         (["x", "--questions", "y"], "exactly one"),
         (["x", "--bm25", "--closed-book"], "exclude each other"),
+        (["x", "--hybrid", "--search"], "exclude each other"),
         (["x", "--compare"], "--compare needs questions"),
         (["--questions", "y", "--compare", "--closed-book"], "against closed book"),
         (["x", "--out", "y"], "--out takes the answers of a file"),

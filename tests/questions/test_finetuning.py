@@ -15,7 +15,7 @@ from retro.jobs.training import train_run
 from retro.model.retro import Retro
 from retro.questions.batches import Format, QuestionBatches
 from retro.questions.examples import Question
-from retro.questions.finetuning import finetune, run_experiment
+from retro.questions.finetuning import finetune, in_view, run_experiment
 from retro.questions.scoring import CLOSED, CLOSED_BASELINE, OPEN, SHUFFLED
 from retro.recipes import baseline_of
 from retro.retrieval.retriever import Passage
@@ -157,3 +157,20 @@ def test_two_processes_of_which_one_has_no_passages_do_not_wait_for_each_other(t
     train_on_questions(tmp_path / "one")
     two_processes(tmp_path / "two", train_on_questions)
     assert_close(tmp_path / "two", tmp_path / "one")
+
+
+def test_what_is_cut_is_cut_around_the_answer(workspace: Workspace) -> None:
+    form = Format(workspace.datastore().tokenizer, 16)
+    long = "the licence permits anyone to share this software " * 6
+    rows = [
+        Question(
+            "who?", ("nobody else",), (Passage(f"{long} but nobody else {long}", "T"), Passage("short"))
+        ),
+        Question("why?", ("for merit", "absent"), (Passage(f"{long} for merit", "T"),), target="absent"),
+    ]
+    first, second = in_view(rows, form)
+    assert "nobody else" in first.passages[0].text
+    assert first.passages[1] == rows[0].passages[1]
+    assert not form.num_cut([first, second], 2)
+    # The answer to learn is in no piece: the first is as good as any.
+    assert second.passages[0] == form.pieces(rows[1].passages[0])[0]

@@ -1,5 +1,7 @@
 """Where a question, its answer and its passages lie on the chunk grid, and that padding changes nothing."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -149,3 +151,16 @@ def test_cached_decoding_of_padded_questions_is_the_full_forward() -> None:
     )
     for place, logits in enumerate(found, start=7):
         torch.testing.assert_close(logits, full[: len(logits), place], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_words", [3, 12, 40, 200])
+def test_pieces_are_not_cut_and_hold_every_short_answer(tokenizer: Tokenizer, num_words: int) -> None:
+    form = Format(tokenizer, 32)
+    words = [f"word{number}" for number in range(num_words)]
+    passage = Passage(" ".join(words), "A title", 0.5)
+    pieces = form.pieces(passage)
+    assert not form.num_cut([Question("?", (), tuple(pieces))], len(pieces))
+    assert (pieces == [passage]) == (not form.num_cut([Question("?", (), (passage,))], 1))
+    assert {(piece.title, piece.score) for piece in pieces} == {("A title", 0.5)}
+    for pair in pairwise(words):
+        assert any(" ".join(pair) in piece.text for piece in pieces)

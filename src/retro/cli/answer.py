@@ -53,6 +53,8 @@ class Options:
     """Search the datastore, though the file brings passages."""
     bm25: bool = False
     """Search the datastore by BM25."""
+    hybrid: bool = False
+    """Search the datastore in both ways, and take what stands high in both."""
     closed_book: bool = False
     """Read no passages."""
     compare: bool = False
@@ -70,13 +72,14 @@ class Options:
 
 def check(options: Options) -> None:
     """Refuse options that contradict each other."""
-    sources = (options.passages is not None) + options.bm25 + options.search + options.closed_book
+    named = (options.passages, options.bm25, options.hybrid, options.search, options.closed_book)
     rules = {
         "found both or neither of a question and --questions; expected exactly one, behind the run's name": (
             bool(options.question) == bool(options.questions)
         ),
-        "--passages, --bm25, --search and --closed-book exclude each other; expected one of them": sources
-        > 1,
+        "--passages, --bm25, --hybrid, --search and --closed-book exclude each other; expected one of them": (
+            sum(map(bool, named)) > 1
+        ),
         "--compare needs questions with answers; expected --questions FILE": (
             options.compare and not options.questions
         ),
@@ -167,6 +170,8 @@ def _source(options: Options, opened: "OpenRun", k: int) -> "Source":
         return answering.given_passages(read_passages(options.passages), k)
     if options.bm25:
         return answering.FromBm25(opened.datastore(), k)
+    if options.hybrid:
+        return answering.by_both_ranks(opened.datastore(), k)
     if options.closed_book or not (opened.model.facts.retrieves or options.search):
         return answering.closed_book
     if options.questions and not options.search:

@@ -6,6 +6,7 @@ at the end of one.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -23,6 +24,8 @@ from retro.wording import counted
 PROMPT = "question: {question} \n answer:"
 ANSWER = " {answer}"
 PASSAGE = "title: {title}, source: {text}"
+SPARE = 2
+"""Tokens by which a piece of a text may be longer by itself than in the midst of it."""
 
 
 class Format:
@@ -48,6 +51,22 @@ class Format:
             return []
         written = [Passage(written_passage(passage), passage.title) for passage in passages]
         return Passages(written, self.tokenizer, self.chunk_len).neighbours
+
+    def pieces(self, passage: Passage) -> list[Passage]:
+        """The passage in pieces that are not cut, each with the title; itself alone if it is short enough.
+
+        Neighbouring pieces share half of their text, so that a short answer lies whole in one of them.
+        """
+        room = 2 * self.chunk_len
+        tokens = self.tokenizer.encode(passage.text)
+        if len(self.tokenizer.encode(written_passage(passage))) <= room:
+            return [passage]
+        # A piece is cut out of the text, and its tokens may be others than in the midst of it.
+        room -= len(self.tokenizer.encode(written_passage(Passage("", passage.title)))) + SPARE
+        step = max(1, room // 2)
+        starts = range(0, max(1, len(tokens) - step), step)
+        texts = [self.tokenizer.decode(tokens[start : start + 2 * step]).strip() for start in starts]
+        return [replace(passage, text=text) for text in texts if text]
 
     def num_cut(self, questions: Sequence[Question], num_passages: int) -> int:
         """How many of the passages to be read are longer than the retrieved length."""
