@@ -114,6 +114,24 @@ def test_a_file_is_answered_scored_and_written(
     assert all(way in shown for way in ("closed book", "open book", "shuffled passages", "5 questions"))
 
 
+def test_an_answer_that_no_passage_holds_is_told(
+    capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path
+) -> None:
+    """Of these words the run knows none."""
+    [record] = answers(capsys, work, "questions", "what is 3?", "--max-tokens", "4", "--closed-book")
+    assert record["in_no_passage"]
+    told = "no passage that was read holds this answer"
+    passages = write(tmp_path / "p.jsonl", [{"text": "Some other words."}])
+    asked = ["answer", work, "questions", "what is 3?", "--max-tokens", "4", "--passages", str(passages)]
+    assert main(asked) == 0
+    assert told in capsys.readouterr().out
+    [record] = answers(capsys, *asked[1:])
+    assert record["in_no_passage"]
+    file = write(tmp_path / "q.jsonl", [{"question": "what is 3?", "ctxs": [{"text": "Some other words."}]}])
+    assert main(["answer", work, "questions", "--questions", str(file), "--max-tokens", "4"]) == 0
+    assert "in no passage that was read: 1 of 1 answer" in capsys.readouterr().out
+
+
 def test_a_place_that_cannot_be_written_is_told_before_the_answers(
     capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path
 ) -> None:

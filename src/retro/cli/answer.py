@@ -133,6 +133,7 @@ def main(arguments: list[str]) -> None:
             print(line)
     elif options.questions:
         CONSOLE.print(f"{counted(len(answers), 'answer')}{f' in {out}' if out else ''}", soft_wrap=True)
+        _print_unfounded(answers)
         _print_scores(opened.name, answers)
     else:
         _print_answer(answers[0])
@@ -180,7 +181,7 @@ def _source(options: Options, opened: "OpenRun", k: int) -> "Source":
 
 
 def _record(answer: "Answer") -> dict[str, Any]:
-    from retro.questions.scoring import best, exact_match, f1, holds_answer
+    from retro.questions.scoring import best, exact_match, f1, holds_answer, in_no_passage
 
     # Without known answers there is nothing to score, and the fields are left out.
     right = answer.question.answers
@@ -198,6 +199,7 @@ def _record(answer: "Answer") -> dict[str, Any]:
         "question": answer.question.text,
         "answer": answer.text,
         "log_prob": round(answer.log_prob, 4),
+        "in_no_passage": in_no_passage(answer),
         "answers": right,
         **scores,
         "passages": passages,
@@ -205,7 +207,7 @@ def _record(answer: "Answer") -> dict[str, Any]:
 
 
 def _print_answer(answer: "Answer") -> None:
-    from retro.questions.scoring import holds_answer
+    from retro.questions.scoring import holds_answer, in_no_passage
 
     text = answer.text or "(nothing)"
     log_prob = f"  (log-probability {answer.log_prob:.2f})"
@@ -213,6 +215,8 @@ def _print_answer(answer: "Answer") -> None:
     if not answer.passages:
         CONSOLE.print("closed book: no passages were read", highlight=False)
         return
+    if in_no_passage(answer):
+        CONSOLE.print("no passage that was read holds this answer; it is the model's own", highlight=False)
     title = "passages that were read; ● holds the answer"
     table = Table("", "score", "title", "passage", title=title, title_justify="left")
     for passage in answer.passages:
@@ -220,6 +224,16 @@ def _print_answer(answer: "Answer") -> None:
         score = "" if passage.score is None else f"{passage.score:.3f}"
         table.add_row(mark, score, passage.title, " ".join(passage.text.split())[:300])
     CONSOLE.print(table)
+
+
+def _print_unfounded(answers: Sequence["Answer"]) -> None:
+    """Say how many answers are in no passage, of those that passages were read for."""
+    from retro.questions.scoring import in_no_passage
+
+    open_book = [answer for answer in answers if answer.passages]
+    number = sum(map(in_no_passage, open_book))
+    if number:
+        CONSOLE.print(f"in no passage that was read: {number:,} of {counted(len(open_book), 'answer')}")
 
 
 def _print_scores(run: str, answers: Sequence["Answer"]) -> None:
