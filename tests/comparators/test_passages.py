@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import BloomConfig, BloomForCausalLM, MistralConfig, MistralForCausalLM
 
-from retro.comparators.passages import Fused, Prepended, WithPassages
+from retro.comparators.passages import Frame, Fused, Prepended, WithPassages
 from retro.config import ModelConfig
 from retro.config.fit import FitConfig
 from retro.errors import ConfigError, DataError
@@ -59,6 +59,18 @@ def test_prepended_is_the_model_on_the_passages_and_the_question() -> None:
         with torch.no_grad():
             expected = model(torch.tensor([text]))[0, -len(ANSWER) - 1 :]
         torch.testing.assert_close(logits_of(Prepended(model, LEN), PASSAGES), expected)
+
+
+def test_passages_stand_between_examples_and_the_question_each_with_its_ending() -> None:
+    model, frame = fitted(), Frame(lead_len=2, ending=(59,))
+    text = [*QUESTION[:2], *PASSAGES[1], 59, *PASSAGES[0], 59, *QUESTION[2:], *ANSWER]
+    with torch.no_grad():
+        expected = model(torch.tensor([text]))[0, -len(ANSWER) - 1 :]
+    torch.testing.assert_close(logits_of(Prepended(model, LEN, frame), PASSAGES[:2]), expected)
+    one = [logits_of(way(model, LEN, frame), PASSAGES[:1]) for way in (Prepended, Fused)]
+    torch.testing.assert_close(*one)
+    with pytest.raises(DataError, match="fewer than two tokens"):
+        Prepended(model, LEN, Frame(lead_len=3)).begin().prefill([QUESTION])
 
 
 @pytest.mark.parametrize("base", [llama, gpt2])

@@ -21,7 +21,7 @@ from retro.questions.answering import (
     fuse_ranks,
     own_passages,
 )
-from retro.questions.evaluation import evaluate_questions, in_pieces
+from retro.questions.evaluation import choose_examples, evaluate_questions, in_pieces
 from retro.questions.examples import Question
 from retro.questions.scoring import score, with_foreign_passages
 from retro.questions.ways import CLOSED, Way, model_for, score_way, ways_of
@@ -131,6 +131,38 @@ def test_passages_in_the_prompt_and_fused_are_read_whole(opened: OpenRun, tmp_pa
         prompted, fused = (answers_of(tmp_path, f"{passages}-{how}") for how in ("prompt", "fused"))
         assert [row["answer"] for row in prompted] == [row["answer"] for row in fused]
     assert all(found.gain is None for found in scores)
+
+
+def test_examples_stand_before_every_question(
+    opened: OpenRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts: dict[str, str] = {}
+    real = Answerer.answer
+
+    def watching(self: Answerer, questions: Sequence[Question], *rest: object) -> list:
+        kind = type(self.model).__name__ if questions[0].passages else "closed"
+        prompts[kind] = self.tokenizer.decode(
+            [t for t in self.form.prompt("Q?") if t != self.form.tokenizer.pad_id]
+        )
+        return real(self, questions)
+
+    monkeypatch.setattr(Answerer, "answer", watching)
+    config = QuestionsConfig(
+        passages=("none", "gold"), readings=("neighbours", "prompt"), num_examples=1, max_tokens=2
+    )
+    example = Question("who?", ("nobody", "none"), (Passage("Nobody is.", "A"), Passage("x")))
+    others = [*ROWS[:2], Question("unanswered?"), example]
+    evaluate_questions(opened, ROWS[:2], tmp_path, config, examples=others)
+    written = "question: who? \n answer: nobody\nquestion: Q? \n answer:"
+    assert prompts["closed"] == written
+    assert prompts["FittedModel"] == prompts["Prepended"] == "title: A, source: Nobody is.\n" + written
+    with pytest.raises(ArtifactError, match=r"examples.*differ"):
+        evaluate_questions(opened, ROWS[:2], tmp_path, config, examples=[ROWS[5]])
+    with pytest.raises(DataError, match=r"1 example with.*expected 2.*--examples"):
+        choose_examples(others, ROWS[:2], 2)
+    short, long = (Question("s?", ("a",), (Passage("x" * n),)) for n in (3, 5))
+    assert choose_examples([long, short], ROWS, 1) == [short]
+    assert choose_examples([], ROWS, 0) == []
 
 
 def test_an_interruption_costs_a_block_and_ways_can_be_added(

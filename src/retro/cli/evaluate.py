@@ -72,6 +72,8 @@ class QuestionsOptions:
     questions: Annotated[QuestionsConfig, tyro.conf.arg(name="")] = field(default_factory=QuestionsConfig)
     on: str = "squad@valid"
     """A file of questions as DPR, FiD or SQuAD write them, or a split of the catalogue's."""
+    examples: str = "squad@train"
+    """The questions that --num-examples are chosen from."""
     datastore: Path | None = None
     """A datastore of the run's tokenizer, or a workspace that has one, in place of the
     workspace's own."""
@@ -105,12 +107,15 @@ def evaluate_questions(arguments: list[str]) -> None:
     warn(*found.warnings())
     opened = open_run(options.place, options.name or "questions", options.datastore, options.out)
     config = options.questions
+    examples = read_questions(options.examples).rows if config.num_examples else []
+    if not config.num_examples and "questions" not in opened.run.trained_on:
+        warn(f"{opened.path} was never taught to answer questions; show it some: --num-examples 2")
     path = opened.evaluation_path(evaluation.name_of_evaluation(options.on, config.num_questions))
     if options.redo:
         begin_anew(removal_of(evaluation.stages_of(path, config)))
     command = f"retro evaluate WORK {quoted(opened.name)} --task questions --on {quoted(options.on)}"
     with RichNarrator().progress(f"Answering with {opened.name}") as progress:
-        scores = evaluation.evaluate_questions(opened, found.rows, path, config, progress, command)
+        scores = evaluation.evaluate_questions(opened, found.rows, path, config, progress, command, examples)
     title = f"{opened.name} on {counted(scores[0].num_questions, 'question')}; in %, with 95 % intervals"
     print_table(title, HEADINGS, [score.row() for score in scores])
     CONSOLE.print(f"answers are in {path}", soft_wrap=True, markup=False, highlight=False)

@@ -28,6 +28,19 @@ PASSAGE_LEN = 512
 """Tokens of a passage that are read."""
 
 
+@dataclass(frozen=True)
+class Frame:
+    """What stands around the passages of a prompt."""
+
+    lead_len: int = 0
+    """Tokens of the prompt that come before the passages, such as examples; the question comes after."""
+    ending: tuple[int, ...] = ()
+    """Tokens behind each passage, such as a line break."""
+
+
+NO_FRAME = Frame()
+
+
 @runtime_checkable
 class StandsOnBase(Protocol):
     """A model that was fitted to a pretrained causal LM of Hugging Face."""
@@ -36,14 +49,25 @@ class StandsOnBase(Protocol):
     def base(self) -> nn.Module: ...
 
 
+@dataclass(frozen=True)
+class _Given:
+    """A prompt and what comes with it."""
+
+    lead: list[int]
+    passages: list[list[int]]
+    """Best first."""
+    question: list[int]
+
+
 class WithPassages(ABC):
     """What both ways have in common: a language model that only continues prompts."""
 
-    def __init__(self, model: LanguageModel, passage_len: int = PASSAGE_LEN) -> None:
+    def __init__(self, model: LanguageModel, passage_len: int = PASSAGE_LEN, frame: Frame = NO_FRAME) -> None:
         if passage_len < 2:
             raise ConfigError(f"passage_len is {passage_len}; expected at least 2 tokens")
         self.model = model
         self.passage_len = passage_len
+        self.frame = frame
 
     @property
     def facts(self) -> ModelFacts:
@@ -84,20 +108,23 @@ class WithPassages(ABC):
 
     def given(
         self, prompts: Sequence[Sequence[int]], neighbours: Tensor | None, mask: Tensor | None
-    ) -> list[tuple[list[int], list[list[int]]]]:
+    ) -> list["_Given"]:
         """Each prompt with the passages of its last complete chunk, best first, all without padding."""
         m, pad_id = self.facts.chunk_len, self.facts.pad_id
+        lead_len, ending = self.frame.lead_len, self.frame.ending
         found = []
         for row, prompt in enumerate(prompts):
             last = len(prompt) // m - 1
             passages: list[list[int]] = []
             if neighbours is not None and last >= 0:
                 values = neighbours[row, last] if mask is None else neighbours[row, last][mask[row, last]]
-                passages = [[token for token in value.tolist() if token != pad_id] for value in values]
+                passages = [
+                    [*(token for token in value.tolist() if token != pad_id), *ending] for value in values
+                ]
             tokens = [token for token in prompt if token != pad_id]
-            if len(tokens) < 2:
+            if len(tokens) < lead_len + 2:
                 raise DataError("the prompt has fewer than two tokens; expected a question")
-            found.append((tokens, passages))
+            found.append(_Given(tokens[:lead_len], passages, tokens[lead_len:]))
         return found
 
     def expect_context(self, tokens: Sequence[int]) -> None:
@@ -134,8 +161,9 @@ class _PrependedDecoding:
         neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
     ) -> Float[Tensor, "batch vocab"]:
         joined = []
-        for prompt, passages in self.model.given(prompts, neighbours, neighbour_mask):
-            joined.append([token for passage in reversed(passages) for token in passage] + prompt)
+        for given in self.model.given(prompts, neighbours, neighbour_mask):
+            passages = [token for passage in reversed(given.passages) for token in passage]
+            joined.append([*given.lead, *passages, *given.question])
             self.model.expect_context(joined[-1])
         return self.inner.prefill(joined)
 
@@ -159,8 +187,8 @@ class _PrependedDecoding:
 class Fused(WithPassages):
     """The base of a fitted model, with each passage read by itself and all of them together from then on."""
 
-    def __init__(self, model: LanguageModel, passage_len: int = PASSAGE_LEN) -> None:
-        super().__init__(model, passage_len)
+    def __init__(self, model: LanguageModel, passage_len: int = PASSAGE_LEN, frame: Frame = NO_FRAME) -> None:
+        super().__init__(model, passage_len, frame)
         if not isinstance(model, StandsOnBase):
             raise ConfigError(
                 "passages are fused in the keys and values of a pretrained base, and the model has none; "
@@ -229,10 +257,10 @@ class _FusedDecoding:
         given = self.model.given(prompts, neighbours, neighbour_mask)
         # All of a question but its last token is read with each passage by itself.
         self.sequences = [
-            self._fuse([[*passage, *prompt[:-1]] for passage in passages or [[]]])
-            for prompt, passages in given
+            self._fuse([[*one.lead, *passage, *one.question[:-1]] for passage in one.passages or [[]]])
+            for one in given
         ]
-        return self.step([prompt[-1] for prompt, _ in given])
+        return self.step([one.question[-1] for one in given])
 
     def _fuse(self, texts: list[list[int]]) -> _Fusion:
         """Read texts by themselves, and put what they become side by side.

@@ -178,6 +178,9 @@ class QuestionsConfig:
     """How many of those that are searched for are read."""
     num_questions: int = 0
     """Questions that are answered, chosen by their text; 0: all."""
+    num_examples: int = 0
+    """Questions with their answers before every question, for a model that was never taught to answer; with
+    their passages, unless it answers closed book."""
     passage_len: int = 512
     """Tokens of a passage in a prompt; one that is read as a neighbour has as many as those."""
     max_tokens: int = 32
@@ -199,6 +202,7 @@ class QuestionsConfig:
         require(
             self.num_questions >= 0, f"num_questions is {self.num_questions}; expected a number, or 0 for all"
         )
+        require_between(self, 0, 1 << 10, "num_examples")
         require_between(self, 2, 1 << 20, "passage_len")
 
 

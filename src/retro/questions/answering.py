@@ -160,18 +160,20 @@ class Answerer:
         source: Source,
         max_tokens: int = 32,
         batch_size: int = 16,
+        lead: Sequence[int] = (),
     ) -> None:
+        """`lead` are tokens before every question."""
         self.model = model
         self.tokenizer = tokenizer
         self.source = source
         self.max_tokens = max_tokens
         self.batch_size = batch_size
         self.sampler = Sampler(model, tokenizer=tokenizer)
-        self.form = Format(tokenizer, model.facts.chunk_len)
+        self.form = Format(tokenizer, model.facts.chunk_len, lead)
 
     def having(self, model: LanguageModel, source: Source) -> "Answerer":
         """The same answerer with another model and source."""
-        return Answerer(model, self.tokenizer, source, self.max_tokens, self.batch_size)
+        return Answerer(model, self.tokenizer, source, self.max_tokens, self.batch_size, self.form.lead)
 
     def answer(self, questions: Sequence[Question], progress: Progress = no_progress) -> list[Answer]:
         """The answers, in the order of the questions."""

@@ -31,13 +31,15 @@ SPARE = 2
 class Format:
     """The format of the paper for one tokenizer and chunk length."""
 
-    def __init__(self, tokenizer: Tokenizer, chunk_len: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, chunk_len: int, lead: Sequence[int] = ()) -> None:
+        """`lead` are tokens before every question, such as examples for a model that was never tuned."""
         self.tokenizer = tokenizer
         self.chunk_len = chunk_len
+        self.lead = lead
 
     def prompt(self, question: str) -> list[int]:
         """The tokens of the prompt; their number is a multiple of the chunk length."""
-        tokens = self.tokenizer.encode(PROMPT.format(question=question))
+        tokens = [*self.lead, *self.tokenizer.encode(PROMPT.format(question=question))]
         return [self.tokenizer.pad_id] * (-len(tokens) % self.chunk_len) + tokens
 
     def answer(self, answer: str) -> list[int]:
@@ -73,6 +75,13 @@ class Format:
         read = [passage for question in questions for passage in question.passages[:num_passages]]
         lengths = (len(self.tokenizer.encode(written_passage(passage))) for passage in read)
         return sum(length > 2 * self.chunk_len for length in lengths)
+
+
+def written_example(question: Question, with_passage: bool) -> str:
+    """A question with its answer, and in front of it with its first passage, as a prompt would show them."""
+    answer = question.target or question.answers[0]
+    shown = f"{written_passage(question.passages[0])}\n" if with_passage else ""
+    return f"{shown}{PROMPT.format(question=question.text)}{ANSWER.format(answer=answer)}\n"
 
 
 def written_passage(passage: Passage) -> str:

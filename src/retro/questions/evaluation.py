@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from retro.comparators.passages import Frame
 from retro.config import QuestionsConfig
 from retro.config.run import SEARCHED
 from retro.errors import DataError
@@ -25,6 +26,7 @@ from retro.questions.answering import (
     from_datastore,
     own_passages,
 )
+from retro.questions.batches import written_example
 from retro.questions.examples import Question
 from retro.questions.scoring import (
     best,
@@ -43,10 +45,13 @@ from retro.stages.files import make_fingerprint, write_json
 from retro.stages.parts import ROWS, Parts
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
+from retro.wording import counted
 from retro.workspace import OpenRun
 
 BLOCK = 64
 """Questions whose answers are kept together."""
+SOME = 32
+"""Questions that an example is the shortest of."""
 SEARCHES: dict[str, Callable[[Datastore, int], Source]] = {
     "dense": from_datastore,
     "bm25": FromBm25,
@@ -84,29 +89,53 @@ def evaluate_questions(
     config: QuestionsConfig,
     progress: Progress = no_progress,
     command: str = COMMAND,
+    examples: Sequence[Question] = (),
 ) -> list[WayScore]:
     """Answer the questions in every way of the config, and score them; `command` is what a user runs for it.
 
-    What was searched for and answered before is kept, though the datastore may have changed since.
+    Of the `examples` a few stand before every question, as many as the config says. What was searched for and
+    answered before is kept, though the datastore may have changed since.
     """
     asked = _sample([question for question in questions if question.answers], config.num_questions)
     if not asked:
         raise DataError("no question has an answer to score against; expected some; name another file")
     ways = ways_of(config)
+    shown = choose_examples(examples, asked, config.num_examples)
     readings = dict.fromkeys(way.reading for way in ways)
     # Before hours of answering: what a model cannot read is refused now.
-    models = {reading: model_for(reading, opened.model, config.passage_len) for reading in readings}
+    answerers = {reading: _answerer(reading, opened, shown, config) for reading in readings}
     fingerprint = make_fingerprint([asdict(question) for question in asked])
     evaluation = _Evaluation(opened, asked, fingerprint, path, config, progress, command)
-    marks: dict[Way, dict[str, np.ndarray]] = {}
-    for way in ways:
-        answerer = Answerer(
-            models[way.reading], opened.tokenizer, own_passages(), config.max_tokens, config.batch_size
-        )
-        marks[way] = _read_marks(evaluation.answered(way, answerer))
+    marks = {way: _read_marks(evaluation.answered(way, answerers[way.reading])) for way in ways}
     scores = [score_way(way, found, marks.get(CLOSED)) for way, found in marks.items()]
     write_json(path / RESULTS, [asdict(score) for score in scores])
     return scores
+
+
+def choose_examples(examples: Sequence[Question], asked: Sequence[Question], number: int) -> list[Question]:
+    """So many of the examples, with short passages, and none that is asked as well."""
+    texts = {question.text for question in asked}
+    fitting = [one for one in examples if one.answers and one.passages and one.text not in texts]
+    if len(fitting) < number:
+        raise DataError(
+            f"{counted(len(fitting), 'example')} with an answer and a passage; expected {number}; "
+            "name another file: --examples"
+        )
+    # Any few of them, and of these the shortest, as they are read with every question.
+    some = _sample(fitting, SOME * number) if number else []
+    return sorted(some, key=lambda question: len(question.passages[0].text))[:number]
+
+
+def _answerer(
+    reading: str, opened: OpenRun, examples: Sequence[Question], config: QuestionsConfig
+) -> Answerer:
+    """An answerer that reads passages in this way, with the examples before every question."""
+    tokenizer = opened.tokenizer
+    # Closed book, the examples show no passages either.
+    lead = tokenizer.encode("".join(written_example(one, bool(reading)) for one in examples))
+    frame = Frame(len(lead), tuple(tokenizer.encode("\n")))
+    model = model_for(reading, opened.model, config.passage_len, frame)
+    return Answerer(model, tokenizer, own_passages(), config.max_tokens, config.batch_size, lead)
 
 
 def _sample(questions: Sequence[Question], number: int) -> list[Question]:
@@ -134,6 +163,8 @@ class _Evaluation:
     def answered(self, way: Way, answerer: Answerer) -> Artifact:
         """The answers in one way, made if they are not there."""
         inputs = {"questions": self.fingerprint, "model": self.opened.run.fingerprint}
+        if answerer.form.lead:
+            inputs["examples"] = make_fingerprint(list(answerer.form.lead))
         found = None
         if way.passages in SEARCHED:
             searched = self._searched(way.passages)
@@ -143,6 +174,7 @@ class _Evaluation:
         settings = {
             "way": asdict(way),
             "max_tokens": self.config.max_tokens,
+            "num_examples": self.config.num_examples,
             "passage_len": self.config.passage_len if way.reading in ("prompt", "fused") else 0,
         }
         work = partial(self._answer, way, answerer, found)
