@@ -187,6 +187,10 @@ def test_a_baseline_given_passages_and_a_run_that_is_not_there(
 ) -> None:
     assert main(["answer", work, "closed", "x", "--search"]) == 1
     assert "no cross-attention" in capsys.readouterr().err
+    [record] = answers(capsys, work, "closed", "x", "--search", "--k", "2", "--reading", "prompt")
+    assert len(record["passages"]) == 2
+    assert main(["answer", work, "closed", "x", "--search", "--reading", "fused"]) == 1
+    assert "expected a run that was fitted to one" in capsys.readouterr().err
     assert main(["answer", work, "absent", "x"]) == 1
     assert "absent" in capsys.readouterr().err
     assert main(["fit", work, "--task", "qa", "--questions", "nowhere", "--from", "small"]) == 1

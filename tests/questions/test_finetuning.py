@@ -8,14 +8,17 @@ import pytest
 import torch
 from torch import nn
 
+from retro.comparators.passages import Frame, Prepended
 from retro.config import FineTuningConfig, TrainingConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.errors import ConfigError
+from retro.errors import ArtifactError, ConfigError
 from retro.jobs.training import train_run
 from retro.model.retro import Retro
-from retro.questions.batches import Format, QuestionBatches
+from retro.questions.answering import Answerer, own_passages
+from retro.questions.batches import QuestionBatches
 from retro.questions.examples import Question
 from retro.questions.finetuning import finetune, in_view, run_experiment
+from retro.questions.format import Format
 from retro.questions.scoring import CLOSED, CLOSED_BASELINE, OPEN, SHUFFLED
 from retro.recipes import baseline_of
 from retro.retrieval.retriever import Passage
@@ -115,6 +118,22 @@ def test_closed_book_and_what_cannot_be(work: Workspace) -> None:
         finetune(work, "x", "small-baseline", ROWS, TRAINING, FineTuningConfig(frozen=True))
     with pytest.raises(ConfigError, match="leave nothing to train"):
         FineTuningConfig(frozen=True, closed_book=True)
+    with pytest.raises(ConfigError, match="neither frozen nor closed book"):
+        FineTuningConfig(frozen=True, prepended=True)
+
+
+def test_a_baseline_learns_to_read_its_prompt(work: Workspace) -> None:
+    """Tuned on one question, it gives its answer to the prompt that it was shown."""
+    training = dataclasses.replace(TRAINING, num_steps=30, seq_len=128, learning_rate=3e-2)
+    tuning = FineTuningConfig(prepended=True, dropout=0.0)
+    tuned, _ = finetune(work, "prompted", "small-baseline", ROWS[:1], training, tuning)
+    assert not tuned.facts.retrieves
+    tokenizer = Tokenizer.open(work.tokenizer_path)
+    frame = Frame(ending=tuple(tokenizer.encode("\n")))
+    answerer = Answerer(Prepended(tuned, frame=frame), tokenizer, own_passages(2))
+    assert [answer.text for answer in answerer.answer(ROWS[:1])] == ["use 0"]
+    with pytest.raises(ArtifactError, match="questions"):
+        finetune(work, "prompted", "small-baseline", ROWS[:1], training, FineTuningConfig(dropout=0.0))
 
 
 def test_the_experiment_compares_all_ways(work: Workspace) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.table import Table
@@ -20,6 +20,7 @@ from retro.stages.progress import no_progress
 from retro.wording import counted
 
 if TYPE_CHECKING:
+    from retro.model.protocol import LanguageModel
     from retro.questions.answering import Answer, Answerer, Source
     from retro.questions.examples import Question
     from retro.workspace import OpenRun
@@ -57,6 +58,9 @@ class Options:
     """Search the datastore in both ways, and take what stands high in both."""
     closed_book: bool = False
     """Read no passages."""
+    reading: Literal["neighbours", "prompt", "fused"] = "neighbours"
+    """How passages are read: as neighbours, all in the prompt, or each by itself and all together from then
+    on, which needs a fitted base."""
     compare: bool = False
     """Answer the file's questions closed book and with the passages of other questions too, and show what the
     passages are worth."""
@@ -98,7 +102,10 @@ def check(options: Options) -> None:
 
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "answer")
+    from retro.comparators.passages import Frame
     from retro.questions.answering import Answerer, own_passages, with_passages
+    from retro.questions.format import ENDING
+    from retro.questions.ways import model_for
     from retro.workspace import is_run, open_run
 
     if is_run(options.place) and options.name and not options.question:
@@ -110,11 +117,15 @@ def main(arguments: list[str]) -> None:
     questions = _questions(options)
     opened = open_run(options.place, options.name or "questions", options.datastore)
     k = options.k or opened.num_neighbours
-    # Passages are looked up once, so that all modes of a comparison read the same ones.
-    questions = with_passages(questions, _source(options, opened, k))
-    answerer = Answerer(
-        opened.model, opened.tokenizer, own_passages(k), options.max_tokens, options.batch_size
+    frame = Frame(ending=tuple(opened.tokenizer.encode(ENDING)))
+    model = (
+        opened.model
+        if options.reading == "neighbours"
+        else model_for(options.reading, opened.model, frame=frame)
     )
+    # Passages are looked up once, so that all modes of a comparison read the same ones.
+    questions = with_passages(questions, _source(options, opened, model, k))
+    answerer = Answerer(model, opened.tokenizer, own_passages(k), options.max_tokens, options.batch_size)
     warn(*_notes(opened))
     if options.compare:
         _compare(answerer, questions)
@@ -162,7 +173,7 @@ def _questions(options: Options) -> list["Question"]:
     return found.rows
 
 
-def _source(options: Options, opened: "OpenRun", k: int) -> "Source":
+def _source(options: Options, opened: "OpenRun", model: "LanguageModel", k: int) -> "Source":
     """Where the passages come from. A baseline reads none unless asked to, which is then refused."""
     from retro.questions import answering
     from retro.questions.examples import read_passages
@@ -173,7 +184,7 @@ def _source(options: Options, opened: "OpenRun", k: int) -> "Source":
         return answering.FromBm25(opened.datastore(), k)
     if options.hybrid:
         return answering.by_both_ranks(opened.datastore(), k)
-    if options.closed_book or not (opened.model.facts.retrieves or options.search):
+    if options.closed_book or not (model.facts.retrieves or options.search):
         return answering.closed_book
     if options.questions and not options.search:
         return answering.own_passages(k)

@@ -66,7 +66,8 @@ class WithPassages(ABC):
         if passage_len < 2:
             raise ConfigError(f"passage_len is {passage_len}; expected at least 2 tokens")
         self.model = model
-        self.passage_len = passage_len
+        # No passage takes more than half of what the model can read.
+        self.passage_len = min(passage_len, (model.facts.max_context or 2 * passage_len) // 2)
         self.frame = frame
 
     @property

@@ -110,12 +110,20 @@ class FineTuningConfig:
     """Train only cross-attention and encoder; the other weights stay as they are."""
     closed_book: bool = False
     """Show no passages."""
+    prepended: bool = False
+    """Show the passages in the prompt, in front of the question, and not as neighbours; a baseline can learn
+    it as well."""
 
     def __post_init__(self) -> None:
         require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; expected 0 ≤ dropout < 1")
         require(
             not (self.frozen and self.closed_book),
             "frozen and closed book leave nothing to train; expected one of them at most",
+        )
+        require(
+            not (self.prepended and (self.frozen or self.closed_book)),
+            "prepended passages are read by the decoder alone; "
+            "expected neither frozen nor closed book with them",
         )
 
 

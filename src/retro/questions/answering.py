@@ -15,8 +15,8 @@ from retro.errors import ConfigError
 from retro.generation.request import Choice, Prompt
 from retro.generation.sampler import Sampler
 from retro.model.protocol import LanguageModel
-from retro.questions.batches import Format
 from retro.questions.examples import Question
+from retro.questions.format import Format
 from retro.retrieval.datastore import Datastore, Neighbour
 from retro.retrieval.index import Entries
 from retro.retrieval.index.bm25 import Bm25Index

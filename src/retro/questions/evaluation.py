@@ -26,8 +26,8 @@ from retro.questions.answering import (
     from_datastore,
     own_passages,
 )
-from retro.questions.batches import written_example
 from retro.questions.examples import Question
+from retro.questions.format import ENDING, written_example
 from retro.questions.scoring import (
     best,
     exact_match,
@@ -133,7 +133,7 @@ def _answerer(
     tokenizer = opened.tokenizer
     # Closed book, the examples show no passages either.
     lead = tokenizer.encode("".join(written_example(one, bool(reading)) for one in examples))
-    frame = Frame(len(lead), tuple(tokenizer.encode("\n")))
+    frame = Frame(len(lead), tuple(tokenizer.encode(ENDING)))
     model = model_for(reading, opened.model, config.passage_len, frame)
     return Answerer(model, tokenizer, own_passages(), config.max_tokens, config.batch_size, lead)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retro.comparators.passages import NO_FRAME, Frame, Fused, Prepended
+from retro.comparators.passages import NO_FRAME, PASSAGE_LEN, Frame, Fused, Prepended
 from retro.config import QuestionsConfig
 from retro.config.run import SEARCHED
 from retro.errors import ConfigError
@@ -48,7 +48,9 @@ def ways_of(config: QuestionsConfig) -> list[Way]:
     return list(dict.fromkeys(ways))
 
 
-def model_for(reading: str, model: LanguageModel, passage_len: int, frame: Frame = NO_FRAME) -> LanguageModel:
+def model_for(
+    reading: str, model: LanguageModel, passage_len: int = PASSAGE_LEN, frame: Frame = NO_FRAME
+) -> LanguageModel:
     """The model that reads passages in this way."""
     if reading == "prompt":
         return Prepended(model, passage_len, frame)
