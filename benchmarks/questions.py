@@ -55,7 +55,7 @@ def arguments() -> argparse.Namespace:
     probing.add_argument("--out", type=Path)
     real.add_argument("work", type=Path)
     real.add_argument("run")
-    real.add_argument("questions", type=Path)
+    real.add_argument("questions")
     real.add_argument("--baseline", default="")
     real.add_argument("--name", default="questions")
     real.add_argument("--recipe", default="questions-tiny")

@@ -31,6 +31,7 @@ CONFIGS = (
     "TrainingConfig",
     "EvaluationConfig",
     "KnnConfig",
+    "QuestionsConfig",
     "FineTuningConfig",
     "FitConfig",
 )
@@ -100,6 +101,8 @@ def command_parts() -> Iterator[str]:
                 yield command_part(f"retro db {action}", options)
             continue
         yield command_part(f"retro {name}", *options_of(name))
+        if name == "evaluate":
+            yield command_part("retro evaluate --task questions", *options_of(name, "--task", "questions"))
         if name == "fit":
             yield command_part("retro fit --base", *options_of(name, "--base", "BASE"))
             yield command_part("retro fit --from", *options_of(name, "--from", "MODEL"))

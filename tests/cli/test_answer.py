@@ -64,6 +64,7 @@ def test_the_run_remembers_its_passages_and_every_source_brings_as_many(
     for options, count in (
         ([], 3),
         (["--bm25"], 3),
+        (["--hybrid"], 3),
         (["--passages", str(passages)], 3),
         (["--passages", str(passages), "--k", "9"], 5),
         (["--closed-book"], 0),
@@ -113,6 +114,24 @@ def test_a_file_is_answered_scored_and_written(
     assert all(way in shown for way in ("closed book", "open book", "shuffled passages", "5 questions"))
 
 
+def test_an_answer_that_no_passage_holds_is_told(
+    capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path
+) -> None:
+    """Of these words the run knows none."""
+    [record] = answers(capsys, work, "questions", "what is 3?", "--max-tokens", "4", "--closed-book")
+    assert record["in_no_passage"]
+    told = "no passage that was read holds this answer"
+    passages = write(tmp_path / "p.jsonl", [{"text": "Some other words."}])
+    asked = ["answer", work, "questions", "what is 3?", "--max-tokens", "4", "--passages", str(passages)]
+    assert main(asked) == 0
+    assert told in capsys.readouterr().out
+    [record] = answers(capsys, *asked[1:])
+    assert record["in_no_passage"]
+    file = write(tmp_path / "q.jsonl", [{"question": "what is 3?", "ctxs": [{"text": "Some other words."}]}])
+    assert main(["answer", work, "questions", "--questions", str(file), "--max-tokens", "4"]) == 0
+    assert "in no passage that was read: 1 of 1 answer" in capsys.readouterr().out
+
+
 def test_a_place_that_cannot_be_written_is_told_before_the_answers(
     capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path
 ) -> None:
@@ -143,6 +162,7 @@ def test_plain_fitting_is_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
         ([], "exactly one"),
         (["x", "--questions", "y"], "exactly one"),
         (["x", "--bm25", "--closed-book"], "exclude each other"),
+        (["x", "--hybrid", "--search"], "exclude each other"),
         (["x", "--compare"], "--compare needs questions"),
         (["--questions", "y", "--compare", "--closed-book"], "against closed book"),
         (["x", "--out", "y"], "--out takes the answers of a file"),
@@ -167,6 +187,10 @@ def test_a_baseline_given_passages_and_a_run_that_is_not_there(
 ) -> None:
     assert main(["answer", work, "closed", "x", "--search"]) == 1
     assert "no cross-attention" in capsys.readouterr().err
+    [record] = answers(capsys, work, "closed", "x", "--search", "--k", "2", "--reading", "prompt")
+    assert len(record["passages"]) == 2
+    assert main(["answer", work, "closed", "x", "--search", "--reading", "fused"]) == 1
+    assert "expected a run that was fitted to one" in capsys.readouterr().err
     assert main(["answer", work, "absent", "x"]) == 1
     assert "absent" in capsys.readouterr().err
     assert main(["fit", work, "--task", "qa", "--questions", "nowhere", "--from", "small"]) == 1

@@ -194,12 +194,20 @@ def test_it_is_taught_questions_and_answers_them(
     shape = ["--num-steps", "2", "--warmup-steps", "1", "--seq-len", "64", "--num-neighbours", "1"]
     assert main(["fit", str(work), *asked, *shape]) == 1
     assert "dropout is 0.1; expected 0, as a base that is fitted stays as it is" in capsys.readouterr().err
+    assert main(["fit", str(work), *asked, *shape, "--dropout", "0", "--prepended"]) == 1
+    assert "would learn nothing from its prompt" in capsys.readouterr().err
     assert main(["fit", str(work), *asked, *shape, "--dropout", "0"]) == 0
     capsys.readouterr()
     assert main(["answer", str(work), "taught", "who permits use?", "--max-tokens", "4", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["log_prob"] < 0
     assert len(answer["passages"]) == 1
+    command = ["answer", str(work), "taught", "who permits use?", "--max-tokens", "4", "--json"]
+    given = []
+    for reading in ("prompt", "fused"):
+        assert main([*command, "--reading", reading]) == 0
+        given.append(json.loads(capsys.readouterr().out))
+    assert given[0]["answer"] == given[1]["answer"]  # one passage
 
 
 @pytest.mark.parametrize(("reading", "rate"), [("attention", 3e-2), ("cross-attention", 1e-3)])

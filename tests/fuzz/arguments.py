@@ -37,6 +37,7 @@ BASES: dict[str, str] = {
     "fit --task qa": f"WORK --from retro --name fuzzed --questions QUESTIONS {STEPS} --seq-len 128",
     "evaluate": f"WORK retro --split valid {WINDOWS}",
     "evaluate --documents": f"2 WORK retro --rows on-1 knn --seconds 0 {WINDOWS}",
+    "evaluate --task questions": "WORK retro --on QUESTIONS --num-passages 1 --max-tokens 2",
     "inspect": "WORK retro --out OUT.html --num-neighbours 1",
     "knn": "WORK baseline --evaluation.window 32 --evaluation.stride 16",
     "sample": "WORK licence --max-tokens 3",

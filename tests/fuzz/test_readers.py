@@ -72,6 +72,10 @@ FILES: dict[str, bytes] = {
     "table.csv.zst": zstandard.compress(TABLE),
 }
 QUESTION = {"question": "Who?", "answers": ["A", "B"], "ctxs": [{"title": "T", "text": "A b.", "score": "1"}]}
+SQUAD = {
+    "title": "T_1",
+    "paragraphs": [{"context": "A b.", "qas": [{"question": "Who?", "answers": [{"text": "A"}]}]}],
+}
 
 
 def read_all(path: Path, text_field: str = "text", strict: bool = False) -> list[object]:
@@ -138,6 +142,7 @@ def test_names(name: str, prefix: str) -> None:
 LISTS: dict[str, tuple[bytes, Callable[[Path], object]]] = {
     "questions.jsonl": (json.dumps(QUESTION).encode() + b"\n", read_questions),
     "questions.json": (json.dumps([QUESTION, QUESTION]).encode(), read_questions),
+    "squad.json": (json.dumps({"data": [SQUAD]}).encode(), read_questions),
     "passages.jsonl": (json.dumps(QUESTION["ctxs"][0]).encode() + b"\n", read_passages),  # type: ignore[index]
     "names.txt": ("A name\nAn id é\n".encode(), read_names),
 }

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from retro.errors import DataError
-from retro.questions.batches import Format, QuestionBatches
+from retro.questions.batches import QuestionBatches
 from retro.questions.examples import Question
+from retro.questions.format import Format
 from retro.retrieval.retriever import Passage
 from retro.run import make_model
 from retro.training.batches import Batches

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from retro import catalogue
 from retro.errors import DataError
-from retro.questions.examples import read_passages, read_questions
+from retro.questions.examples import Question, read_passages, read_questions
+from retro.retrieval.retriever import Passage
+from retro.stages.stage import Stage, run_stage
 
 FID = {
     "question": "who wrote  it",
@@ -88,3 +91,48 @@ def test_no_file_and_passages(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"title": "T"}\n')
     with pytest.raises(DataError, match="holds no passage"):
         read_passages(tmp_path / "p.jsonl")
+
+
+SQUAD = {
+    "version": "1.1",
+    "data": [
+        {
+            "title": "Ada_Lovelace",
+            "paragraphs": [
+                {
+                    "context": "Ada wrote it.",
+                    "qas": [{"question": "Who wrote it?", "answers": [{"text": "Ada"}, {"text": "Ada"}]}],
+                },
+                "no paragraph",
+            ],
+        }
+    ],
+}
+ADA = Question("Who wrote it?", ("Ada",), (Passage("Ada wrote it.", "Ada Lovelace"),))
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_squad_s_own_format(tmp_path: Path, indent: int | None) -> None:
+    (tmp_path / "squad.json").write_text(json.dumps(SQUAD, indent=indent))
+    assert read_questions(tmp_path / "squad.json").rows == [ADA]
+    (tmp_path / "squad.json").write_text(json.dumps({"data": []}, indent=indent))
+    with pytest.raises(DataError, match="holds no question"):
+        read_questions(tmp_path / "squad.json")
+
+
+def test_squad_of_the_catalogue_has_two_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of that name is named by `./`, or as a path."""
+    monkeypatch.setenv("RETRO_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def work(stage: Stage) -> None:
+        stage.file("dev-v1.1.json").write_text(json.dumps(SQUAD))
+
+    run_stage(catalogue.folder_of("squad"), "fetched", {}, {}, work, "retro fetch squad")
+    assert read_questions("squad@valid").rows == [ADA]
+    for name in ("squad", "squad@test"):
+        with pytest.raises(DataError, match=f"{name} names no split.*squad@train or squad@valid"):
+            read_questions(name)
+    Path("squad@valid").write_text(json.dumps(FID))
+    for file in ("./squad@valid", Path("squad@valid")):
+        assert read_questions(file).rows[0].text == "who wrote it"

@@ -8,14 +8,17 @@ import pytest
 import torch
 from torch import nn
 
+from retro.comparators.passages import Frame, Prepended
 from retro.config import FineTuningConfig, TrainingConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
-from retro.errors import ConfigError
+from retro.errors import ArtifactError, ConfigError
 from retro.jobs.training import train_run
 from retro.model.retro import Retro
-from retro.questions.batches import Format, QuestionBatches
+from retro.questions.answering import Answerer, own_passages
+from retro.questions.batches import QuestionBatches
 from retro.questions.examples import Question
-from retro.questions.finetuning import finetune, run_experiment
+from retro.questions.finetuning import finetune, in_view, run_experiment
+from retro.questions.format import Format
 from retro.questions.scoring import CLOSED, CLOSED_BASELINE, OPEN, SHUFFLED
 from retro.recipes import baseline_of
 from retro.retrieval.retriever import Passage
@@ -115,6 +118,22 @@ def test_closed_book_and_what_cannot_be(work: Workspace) -> None:
         finetune(work, "x", "small-baseline", ROWS, TRAINING, FineTuningConfig(frozen=True))
     with pytest.raises(ConfigError, match="leave nothing to train"):
         FineTuningConfig(frozen=True, closed_book=True)
+    with pytest.raises(ConfigError, match="neither frozen nor closed book"):
+        FineTuningConfig(frozen=True, prepended=True)
+
+
+def test_a_baseline_learns_to_read_its_prompt(work: Workspace) -> None:
+    """Tuned on one question, it gives its answer to the prompt that it was shown."""
+    training = dataclasses.replace(TRAINING, num_steps=30, seq_len=128, learning_rate=3e-2)
+    tuning = FineTuningConfig(prepended=True, dropout=0.0)
+    tuned, _ = finetune(work, "prompted", "small-baseline", ROWS[:1], training, tuning)
+    assert not tuned.facts.retrieves
+    tokenizer = Tokenizer.open(work.tokenizer_path)
+    frame = Frame(ending=tuple(tokenizer.encode("\n")))
+    answerer = Answerer(Prepended(tuned, frame=frame), tokenizer, own_passages(2))
+    assert [answer.text for answer in answerer.answer(ROWS[:1])] == ["use 0"]
+    with pytest.raises(ArtifactError, match="questions"):
+        finetune(work, "prompted", "small-baseline", ROWS[:1], training, FineTuningConfig(dropout=0.0))
 
 
 def test_the_experiment_compares_all_ways(work: Workspace) -> None:
@@ -157,3 +176,20 @@ def test_two_processes_of_which_one_has_no_passages_do_not_wait_for_each_other(t
     train_on_questions(tmp_path / "one")
     two_processes(tmp_path / "two", train_on_questions)
     assert_close(tmp_path / "two", tmp_path / "one")
+
+
+def test_what_is_cut_is_cut_around_the_answer(workspace: Workspace) -> None:
+    form = Format(workspace.datastore().tokenizer, 16)
+    long = "the licence permits anyone to share this software " * 6
+    rows = [
+        Question(
+            "who?", ("nobody else",), (Passage(f"{long} but nobody else {long}", "T"), Passage("short"))
+        ),
+        Question("why?", ("for merit", "absent"), (Passage(f"{long} for merit", "T"),), target="absent"),
+    ]
+    first, second = in_view(rows, form)
+    assert "nobody else" in first.passages[0].text
+    assert first.passages[1] == rows[0].passages[1]
+    assert not form.num_cut([first, second], 2)
+    # The answer to learn is in no piece: the first is as good as any.
+    assert second.passages[0] == form.pieces(rows[1].passages[0])[0]

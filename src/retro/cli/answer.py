@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.table import Table
 from rich.text import Text
 
 from retro.cli.console import CONSOLE, RichNarrator, file_for, parse, print_table, read_argument, warn
+from retro.cli.fetch import fetch_shown
 from retro.errors import ConfigError
 from retro.stages.files import atomic_write
 from retro.stages.hints import quoted
@@ -19,6 +20,7 @@ from retro.stages.progress import no_progress
 from retro.wording import counted
 
 if TYPE_CHECKING:
+    from retro.model.protocol import LanguageModel
     from retro.questions.answering import Answer, Answerer, Source
     from retro.questions.examples import Question
     from retro.workspace import OpenRun
@@ -38,8 +40,9 @@ class Options:
     """The run, fine-tuned by retro fit --task qa: its name in the workspace, or its folder."""
     question: Annotated[str, tyro.conf.Positional] = ""
     """The question; - reads standard input."""
-    questions: Path | None = None
-    """A file of questions instead, as DPR and FiD write them; what has answers is scored."""
+    questions: str = ""
+    """A file of questions instead, as DPR, FiD or SQuAD write them, or squad@valid of the catalogue; what
+    has answers is scored."""
     out: Path | None = None
     """Write the answers of a file there, one line of JSON each."""
     datastore: Path | None = None
@@ -51,8 +54,13 @@ class Options:
     """Search the datastore, though the file brings passages."""
     bm25: bool = False
     """Search the datastore by BM25."""
+    hybrid: bool = False
+    """Search the datastore in both ways, and take what stands high in both."""
     closed_book: bool = False
     """Read no passages."""
+    reading: Literal["neighbours", "prompt", "fused"] = "neighbours"
+    """How passages are read: as neighbours, all in the prompt, or each by itself and all together from then
+    on, which needs a fitted base."""
     compare: bool = False
     """Answer the file's questions closed book and with the passages of other questions too, and show what the
     passages are worth."""
@@ -68,13 +76,14 @@ class Options:
 
 def check(options: Options) -> None:
     """Refuse options that contradict each other."""
-    sources = (options.passages is not None) + options.bm25 + options.search + options.closed_book
+    named = (options.passages, options.bm25, options.hybrid, options.search, options.closed_book)
     rules = {
         "found both or neither of a question and --questions; expected exactly one, behind the run's name": (
             bool(options.question) == bool(options.questions)
         ),
-        "--passages, --bm25, --search and --closed-book exclude each other; expected one of them": sources
-        > 1,
+        "--passages, --bm25, --hybrid, --search and --closed-book exclude each other; expected one of them": (
+            sum(map(bool, named)) > 1
+        ),
         "--compare needs questions with answers; expected --questions FILE": (
             options.compare and not options.questions
         ),
@@ -93,7 +102,10 @@ def check(options: Options) -> None:
 
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "answer")
+    from retro.comparators.passages import Frame
     from retro.questions.answering import Answerer, own_passages, with_passages
+    from retro.questions.format import ENDING
+    from retro.questions.ways import model_for
     from retro.workspace import is_run, open_run
 
     if is_run(options.place) and options.name and not options.question:
@@ -105,11 +117,15 @@ def main(arguments: list[str]) -> None:
     questions = _questions(options)
     opened = open_run(options.place, options.name or "questions", options.datastore)
     k = options.k or opened.num_neighbours
-    # Passages are looked up once, so that all modes of a comparison read the same ones.
-    questions = with_passages(questions, _source(options, opened, k))
-    answerer = Answerer(
-        opened.model, opened.tokenizer, own_passages(k), options.max_tokens, options.batch_size
+    frame = Frame(ending=tuple(opened.tokenizer.encode(ENDING)))
+    model = (
+        opened.model
+        if options.reading == "neighbours"
+        else model_for(options.reading, opened.model, frame=frame)
     )
+    # Passages are looked up once, so that all modes of a comparison read the same ones.
+    questions = with_passages(questions, _source(options, opened, model, k))
+    answerer = Answerer(model, opened.tokenizer, own_passages(k), options.max_tokens, options.batch_size)
     warn(*_notes(opened))
     if options.compare:
         _compare(answerer, questions)
@@ -128,6 +144,7 @@ def main(arguments: list[str]) -> None:
             print(line)
     elif options.questions:
         CONSOLE.print(f"{counted(len(answers), 'answer')}{f' in {out}' if out else ''}", soft_wrap=True)
+        _print_unfounded(answers)
         _print_scores(opened.name, answers)
     else:
         _print_answer(answers[0])
@@ -147,14 +164,16 @@ def _notes(opened: "OpenRun") -> list[str]:
 def _questions(options: Options) -> list["Question"]:
     from retro.questions.examples import Question, read_questions
 
-    if options.questions is None:
+    if not options.questions:
         return [Question(" ".join(read_argument(options.question).split()))]
+    if not options.json:
+        fetch_shown(options.questions)
     found = read_questions(options.questions)
     warn(*found.warnings())
     return found.rows
 
 
-def _source(options: Options, opened: "OpenRun", k: int) -> "Source":
+def _source(options: Options, opened: "OpenRun", model: "LanguageModel", k: int) -> "Source":
     """Where the passages come from. A baseline reads none unless asked to, which is then refused."""
     from retro.questions import answering
     from retro.questions.examples import read_passages
@@ -163,7 +182,9 @@ def _source(options: Options, opened: "OpenRun", k: int) -> "Source":
         return answering.given_passages(read_passages(options.passages), k)
     if options.bm25:
         return answering.FromBm25(opened.datastore(), k)
-    if options.closed_book or not (opened.model.facts.retrieves or options.search):
+    if options.hybrid:
+        return answering.by_both_ranks(opened.datastore(), k)
+    if options.closed_book or not (model.facts.retrieves or options.search):
         return answering.closed_book
     if options.questions and not options.search:
         return answering.own_passages(k)
@@ -171,7 +192,7 @@ def _source(options: Options, opened: "OpenRun", k: int) -> "Source":
 
 
 def _record(answer: "Answer") -> dict[str, Any]:
-    from retro.questions.scoring import best, exact_match, f1, holds_answer
+    from retro.questions.scoring import best, exact_match, f1, holds_answer, in_no_passage
 
     # Without known answers there is nothing to score, and the fields are left out.
     right = answer.question.answers
@@ -189,6 +210,7 @@ def _record(answer: "Answer") -> dict[str, Any]:
         "question": answer.question.text,
         "answer": answer.text,
         "log_prob": round(answer.log_prob, 4),
+        "in_no_passage": in_no_passage(answer),
         "answers": right,
         **scores,
         "passages": passages,
@@ -196,7 +218,7 @@ def _record(answer: "Answer") -> dict[str, Any]:
 
 
 def _print_answer(answer: "Answer") -> None:
-    from retro.questions.scoring import holds_answer
+    from retro.questions.scoring import holds_answer, in_no_passage
 
     text = answer.text or "(nothing)"
     log_prob = f"  (log-probability {answer.log_prob:.2f})"
@@ -204,6 +226,8 @@ def _print_answer(answer: "Answer") -> None:
     if not answer.passages:
         CONSOLE.print("closed book: no passages were read", highlight=False)
         return
+    if in_no_passage(answer):
+        CONSOLE.print("no passage that was read holds this answer; it is the model's own", highlight=False)
     title = "passages that were read; ● holds the answer"
     table = Table("", "score", "title", "passage", title=title, title_justify="left")
     for passage in answer.passages:
@@ -211,6 +235,16 @@ def _print_answer(answer: "Answer") -> None:
         score = "" if passage.score is None else f"{passage.score:.3f}"
         table.add_row(mark, score, passage.title, " ".join(passage.text.split())[:300])
     CONSOLE.print(table)
+
+
+def _print_unfounded(answers: Sequence["Answer"]) -> None:
+    """Say how many answers are in no passage, of those that passages were read for."""
+    from retro.questions.scoring import in_no_passage
+
+    open_book = [answer for answer in answers if answer.passages]
+    number = sum(map(in_no_passage, open_book))
+    if number:
+        CONSOLE.print(f"in no passage that was read: {number:,} of {counted(len(open_book), 'answer')}")
 
 
 def _print_scores(run: str, answers: Sequence["Answer"]) -> None:

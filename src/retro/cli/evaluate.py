@@ -1,15 +1,18 @@
-"""retro evaluate"""
+"""retro evaluate, and --task questions with options of its own."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from retro.cli.console import CONSOLE, RichNarrator, begin_anew, parse, print_table, recipe_of, warn
-from retro.config import EvaluationConfig
+from retro.cli.fetch import fetch_shown
+from retro.config import EvaluationConfig, QuestionsConfig
 from retro.corpus.readers.records import FieldMap
 from retro.errors import ConfigError
+from retro.stages.hints import quoted
 from retro.wording import counted
 
 if TYPE_CHECKING:
@@ -43,7 +46,8 @@ class Options:
     fields: FieldMap = field(default_factory=FieldMap)
     """Which fields of a record hold what, with --on."""
     task: str = ""
-    """lambada (the last word of each passage) or summaries (TL;DR: of articles; needs --on)."""
+    """lambada (the last word of each passage) or summaries (TL;DR: of articles; needs --on); questions has
+    options of its own: retro evaluate --task questions --help."""
     datastore: Path | None = None
     """A datastore of the run's tokenizer, or a workspace that has one, in place of the
     workspace's own."""
@@ -62,7 +66,71 @@ class Options:
     elsewhere."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuestionsOptions:
+    """Answer questions in many ways, and score each: closed book, from gold passages, from what is found.
+
+    Ways can be added later. Run again, it goes on where it was.
+    """
+
+    place: Annotated[Path, tyro.conf.Positional]
+    """The workspace, a run's folder, or the name of a model that comes with retro."""
+    name: Annotated[str, tyro.conf.Positional] = ""
+    """The run: its name in the workspace, questions if none is given, or its folder."""
+    questions: Annotated[QuestionsConfig, tyro.conf.arg(name="")] = field(default_factory=QuestionsConfig)
+    on: str = "squad@valid"
+    """A file of questions as DPR, FiD or SQuAD write them, or a split of the catalogue's."""
+    examples: str = "squad@train"
+    """The questions that --num-examples are chosen from."""
+    datastore: Path | None = None
+    """A datastore of the run's tokenizer, or a workspace that has one, in place of the
+    workspace's own."""
+    redo: bool = False
+    """Begin anew: remove the answers of this run to these questions, which are named first."""
+    out: Path | None = None
+    """Where the answers go; the workspace, or `evaluations` for a run or a datastore from
+    elsewhere."""
+    task: Literal["questions"] = "questions"
+
+
 def main(arguments: list[str]) -> None:
+    # The task decides which options exist, so it is looked for before they are parsed.
+    if "--task=questions" in arguments or ("--task", "questions") in pairwise(arguments):
+        evaluate_questions(arguments)
+    else:
+        evaluate(arguments)
+
+
+def evaluate_questions(arguments: list[str]) -> None:
+    """Score a run on questions."""
+    options = parse(QuestionsOptions, arguments, "evaluate --task questions")
+    from retro.questions import evaluation
+    from retro.questions.examples import read_questions
+    from retro.questions.ways import HEADINGS
+    from retro.stages.redo import removal_of
+    from retro.workspace import open_run
+
+    fetch_shown(options.on)
+    found = read_questions(options.on)
+    warn(*found.warnings())
+    opened = open_run(options.place, options.name or "questions", options.datastore, options.out)
+    config = options.questions
+    examples = read_questions(options.examples).rows if config.num_examples else []
+    if not config.num_examples and "questions" not in opened.run.trained_on:
+        warn(f"{opened.path} was never taught to answer questions; show it some: --num-examples 2")
+    path = opened.evaluation_path(evaluation.name_of_evaluation(options.on, config.num_questions))
+    if options.redo:
+        begin_anew(removal_of(evaluation.stages_of(path, config)))
+    command = f"retro evaluate WORK {quoted(opened.name)} --task questions --on {quoted(options.on)}"
+    with RichNarrator().progress(f"Answering with {opened.name}") as progress:
+        scores = evaluation.evaluate_questions(opened, found.rows, path, config, progress, command, examples)
+    title = f"{opened.name} on {counted(scores[0].num_questions, 'question')}; in %, with 95 % intervals"
+    print_table(title, HEADINGS, [score.row() for score in scores])
+    CONSOLE.print(f"answers are in {path}", soft_wrap=True, markup=False, highlight=False)
+
+
+def evaluate(arguments: list[str]) -> None:
+    """Score a run on documents, or in a task with prompts and targets."""
     default = Options(place=tyro.MISSING, evaluation=recipe_of(arguments).evaluation)
     options = parse(Options, arguments, "evaluate", default)
     from retro.jobs.scoring import evaluate_split

@@ -43,3 +43,12 @@ def main(arguments: list[str]) -> None:
         with RichNarrator().progress(f"Fetching {name}") as progress:
             artifact = catalogue.fetch(name, progress)
         CONSOLE.print(f"{name} is in {artifact.path}", soft_wrap=True)
+
+
+def fetch_shown(source: str) -> None:
+    """Fetch the questions of the catalogue that a command names, with a bar, unless they are here."""
+    name = source.partition("@")[0]
+    known = name in catalogue.ENTRIES and catalogue.ENTRIES[name].kind == "questions"
+    if known and not catalogue.folder_of(name).exists():
+        with RichNarrator().progress(f"Fetching {name}") as progress:
+            catalogue.fetch(name, progress)

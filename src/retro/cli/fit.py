@@ -11,6 +11,7 @@ import tyro
 
 from retro import recipes
 from retro.cli.console import CONSOLE, RichNarrator, option_of, parse, print_table, recipe_of, warn
+from retro.cli.fetch import fetch_shown
 from retro.cli.train import print_run, redo_run, say
 from retro.config import FineTuningConfig, RetrievalConfig, TrainingConfig
 from retro.config.fit import FitConfig
@@ -63,10 +64,11 @@ class QuestionOptions:
     """A run of the workspace, or the folder of a run with the same tokenizer."""
     training: Annotated[TrainingConfig, tyro.conf.arg(name="")]
     tuning: Annotated[FineTuningConfig, tyro.conf.arg(name="")]
-    questions: Path | None = None
-    """Questions as DPR and FiD write them: JSON or JSON Lines with question, answers and ctxs (title, text,
-    score). None: cloze questions are made out of the workspace's training text, which teach to look things up
-    before there are many real ones to learn from."""
+    questions: str = ""
+    """A file of questions as DPR and FiD write them: JSON or JSON Lines with question, answers and ctxs
+    (title, text, score); or one of SQuAD's, or squad@train of the catalogue. None: cloze questions are made
+    out of the workspace's training text, which teach to look things up before there are many real ones to
+    learn from."""
     name: str = "questions"
     """The run's name."""
     recipe: str = QUESTIONS_RECIPE
@@ -258,7 +260,8 @@ def _questions(work: "Workspace", options: QuestionOptions) -> "Questions":
     from retro.questions.examples import Questions, read_questions
     from retro.questions.synthetic import cloze_questions, documents_of
 
-    if options.questions is not None:
+    if options.questions:
+        fetch_shown(options.questions)
         return read_questions(options.questions, options.training.num_neighbours)
     documents = documents_of(work.corpus().train, Tokenizer.open(work.tokenizer_path))
     found = Questions(list(cloze_questions(documents)))

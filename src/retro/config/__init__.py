@@ -3,7 +3,14 @@
 from retro.config.data import CorpusConfig, DatastoreConfig
 from retro.config.fit import FitConfig
 from retro.config.model import EncoderConfig, ModelConfig, RetrievalConfig, cross_attention_places
-from retro.config.run import EvaluationConfig, FineTuningConfig, KnnConfig, RunConfig, TrainingConfig
+from retro.config.run import (
+    EvaluationConfig,
+    FineTuningConfig,
+    KnnConfig,
+    QuestionsConfig,
+    RunConfig,
+    TrainingConfig,
+)
 
 __all__ = [
     "CorpusConfig",
@@ -14,6 +21,7 @@ __all__ = [
     "FitConfig",
     "KnnConfig",
     "ModelConfig",
+    "QuestionsConfig",
     "RetrievalConfig",
     "RunConfig",
     "TrainingConfig",

@@ -94,6 +94,12 @@ class TrainingConfig:
         )
 
 
+PASSAGES = ("none", "gold", "shuffled", "dense", "bm25", "hybrid")
+SEARCHED = ("dense", "bm25", "hybrid")
+"""Those of the passages above that are searched for."""
+READINGS = ("neighbours", "prompt", "fused")
+
+
 @dataclass(frozen=True, kw_only=True)
 class FineTuningConfig:
     """The settings of fine-tuning on questions, besides its schedule."""
@@ -104,12 +110,20 @@ class FineTuningConfig:
     """Train only cross-attention and encoder; the other weights stay as they are."""
     closed_book: bool = False
     """Show no passages."""
+    prepended: bool = False
+    """Show the passages in the prompt, in front of the question, and not as neighbours; a baseline can learn
+    it as well."""
 
     def __post_init__(self) -> None:
         require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; expected 0 ≤ dropout < 1")
         require(
             not (self.frozen and self.closed_book),
             "frozen and closed book leave nothing to train; expected one of them at most",
+        )
+        require(
+            not (self.prepended and (self.frozen or self.closed_book)),
+            "prepended passages are read by the decoder alone; "
+            "expected neither frozen nor closed book with them",
         )
 
 
@@ -156,6 +170,48 @@ class EvaluationConfig:
             f"by {stride:g} tokens; expected a multiple of {chunk_len}",
         )
         return dataclasses.replace(self, stride=int(stride))
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionsConfig:
+    """Answering questions in several ways: which passages, how many, and how they are read."""
+
+    passages: tuple[str, ...] = PASSAGES
+    """`none` answers closed book; `gold` are the question's own, `shuffled` those of another question;
+    `dense`, `bm25` and `hybrid` (both, by reciprocal rank fusion) are searched for in the datastore."""
+    readings: tuple[str, ...] = ("neighbours",)
+    """`neighbours` as the run reads neighbours, `prompt` with all passages before the question, `fused`
+    with each by itself and all together from then on, which needs a fitted base."""
+    num_passages: tuple[int, ...] = (1, 5, 20)
+    """How many of those that are searched for are read."""
+    num_questions: int = 0
+    """Questions that are answered, chosen by their text; 0: all."""
+    num_examples: int = 0
+    """Questions with their answers before every question, for a model that was never taught to answer; with
+    their passages, unless it answers closed book."""
+    passage_len: int = 512
+    """Tokens of a passage in a prompt; one that is read as a neighbour has as many as those."""
+    max_tokens: int = 32
+    """Tokens of an answer at most."""
+    batch_size: int = 8
+    """Questions that are answered together."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "max_tokens", "batch_size")
+        for name, choices in (("passages", PASSAGES), ("readings", READINGS)):
+            require(bool(getattr(self, name)), f"{name} is empty; expected some of {', '.join(choices)}")
+            for value in getattr(self, name):
+                require_one_of(name, value, *choices)
+        require(
+            all(n >= 1 for n in self.num_passages) and bool(self.num_passages),
+            f"num_passages is {', '.join(map(str, self.num_passages)) or 'empty'}; "
+            "expected numbers of passages, as answering without any is a way of its own",
+        )
+        require(
+            self.num_questions >= 0, f"num_questions is {self.num_questions}; expected a number, or 0 for all"
+        )
+        require_between(self, 0, 1 << 10, "num_examples")
+        require_between(self, 2, 1 << 20, "passage_len")
 
 
 @dataclass(frozen=True, kw_only=True)

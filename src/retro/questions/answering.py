@@ -15,8 +15,8 @@ from retro.errors import ConfigError
 from retro.generation.request import Choice, Prompt
 from retro.generation.sampler import Sampler
 from retro.model.protocol import LanguageModel
-from retro.questions.batches import Format
 from retro.questions.examples import Question
+from retro.questions.format import Format
 from retro.retrieval.datastore import Datastore, Neighbour
 from retro.retrieval.index import Entries
 from retro.retrieval.index.bm25 import Bm25Index
@@ -25,6 +25,11 @@ from retro.stages.progress import Progress, no_progress
 
 # Answers are trained without line breaks, so the first one ends an answer.
 GREEDY = Choice(temperature=0.0, stop=("\n",))
+
+NUM_CANDIDATES = 100
+"""Chunks of each order that are looked at where two orders become one."""
+RANK_OFFSET = 60
+"""What is added to a rank before its reciprocal is taken, so that the first few differ by little."""
 
 Source = Callable[[Sequence[Question]], list[list[Passage]]]
 """The passages of each question, best first."""
@@ -35,8 +40,8 @@ def closed_book(questions: Sequence[Question]) -> list[list[Passage]]:
     return [[] for _ in questions]
 
 
-def own_passages(k: int) -> Source:
-    """The first k passages that came with each question."""
+def own_passages(k: int | None = None) -> Source:
+    """The first k passages that came with each question, or all of them."""
     return lambda questions: [list(question.passages[:k]) for question in questions]
 
 
@@ -92,6 +97,34 @@ class FromBm25:
         return [list(map(_passage, neighbours)) for neighbours in found]
 
 
+def by_both_ranks(datastore: Datastore, k: int) -> Source:
+    """The k chunks that stand high in both orders, that of the keys and that of BM25.
+
+    Reciprocal rank fusion: a chunk's score is the sum of 1 / (60 + rank) over the orders in which it is among
+    the first hundred. It compares no distance with a score, and has nothing to tune.
+    """
+    depth = max(k, NUM_CANDIDATES)
+    orders = (from_datastore(datastore, depth), FromBm25(datastore, depth))
+
+    def search(questions: Sequence[Question]) -> list[list[Passage]]:
+        found = zip(*(order(questions) for order in orders), strict=True)
+        return [fuse_ranks(ranked)[:k] for ranked in found]
+
+    return search
+
+
+def fuse_ranks(orders: Sequence[Sequence[Passage]]) -> list[Passage]:
+    """The passages of several orders by reciprocal rank fusion; of equals, the one that was met first."""
+    scores: dict[tuple[str, str], float] = {}
+    for order in orders:
+        for rank, passage in enumerate(order, start=1):
+            # Passages of the same words are one to a reader.
+            name = (passage.title, passage.text)
+            scores[name] = scores.get(name, 0.0) + 1 / (RANK_OFFSET + rank)
+    best = sorted(scores.items(), key=lambda entry: -entry[1])
+    return [Passage(text, title, score) for (title, text), score in best]
+
+
 def _passage(neighbour: Neighbour) -> Passage:
     # Passages have scores, where more is better; neighbours have distances.
     return Passage(neighbour.text, neighbour.title, -neighbour.distance)
@@ -127,18 +160,20 @@ class Answerer:
         source: Source,
         max_tokens: int = 32,
         batch_size: int = 16,
+        lead: Sequence[int] = (),
     ) -> None:
+        """`lead` are tokens before every question."""
         self.model = model
         self.tokenizer = tokenizer
         self.source = source
         self.max_tokens = max_tokens
         self.batch_size = batch_size
         self.sampler = Sampler(model, tokenizer=tokenizer)
-        self.form = Format(tokenizer, model.facts.chunk_len)
+        self.form = Format(tokenizer, model.facts.chunk_len, lead)
 
     def having(self, model: LanguageModel, source: Source) -> "Answerer":
         """The same answerer with another model and source."""
-        return Answerer(model, self.tokenizer, source, self.max_tokens, self.batch_size)
+        return Answerer(model, self.tokenizer, source, self.max_tokens, self.batch_size, self.form.lead)
 
     def answer(self, questions: Sequence[Question], progress: Progress = no_progress) -> list[Answer]:
         """The answers, in the order of the questions."""

@@ -1,9 +1,4 @@
-"""Questions as tokens and as training batches, with the loss on the answers alone.
-
-A prompt is padded on the left, so that `answer:` ends a chunk; from there on the passages
-are read. A question longer than a chunk takes as many chunks as it needs, and still ends
-at the end of one.
-"""
+"""Training batches of questions, with the loss on the answers alone."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -12,52 +7,13 @@ import numpy as np
 import torch
 
 from retro.corpus.mixture import Mixture
-from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import DataError
 from retro.questions.examples import Question
+from retro.questions.format import Format
 from retro.retrieval.datastore import Neighbour
-from retro.retrieval.retriever import Passage, Passages, stack_neighbours
+from retro.retrieval.retriever import stack_neighbours
 from retro.training.batches import Batch
 from retro.wording import counted
-
-PROMPT = "question: {question} \n answer:"
-ANSWER = " {answer}"
-PASSAGE = "title: {title}, source: {text}"
-
-
-class Format:
-    """The format of the paper for one tokenizer and chunk length."""
-
-    def __init__(self, tokenizer: Tokenizer, chunk_len: int) -> None:
-        self.tokenizer = tokenizer
-        self.chunk_len = chunk_len
-
-    def prompt(self, question: str) -> list[int]:
-        """The tokens of the prompt; their number is a multiple of the chunk length."""
-        tokens = self.tokenizer.encode(PROMPT.format(question=question))
-        return [self.tokenizer.pad_id] * (-len(tokens) % self.chunk_len) + tokens
-
-    def answer(self, answer: str) -> list[int]:
-        """The tokens after the prompt, encoded separately so that no token crosses
-        the chunk's end."""
-        return [*self.tokenizer.encode(ANSWER.format(answer=answer)), self.tokenizer.end_id]
-
-    def passages(self, passages: Sequence[Passage]) -> list[Neighbour]:
-        """The passages with their titles, each cut or padded to the retrieved length."""
-        if not passages:
-            return []
-        written = [Passage(written_passage(passage), passage.title) for passage in passages]
-        return Passages(written, self.tokenizer, self.chunk_len).neighbours
-
-    def num_cut(self, questions: Sequence[Question], num_passages: int) -> int:
-        """How many of the passages to be read are longer than the retrieved length."""
-        read = [passage for question in questions for passage in question.passages[:num_passages]]
-        lengths = (len(self.tokenizer.encode(written_passage(passage))) for passage in read)
-        return sum(length > 2 * self.chunk_len for length in lengths)
-
-
-def written_passage(passage: Passage) -> str:
-    return PASSAGE.format(title=passage.title, text=passage.text)
 
 
 class QuestionBatches:
@@ -78,7 +34,9 @@ class QuestionBatches:
         seed: int = 0,
         seq_len: int = 1 << 30,
     ) -> None:
-        answered = [(question, _longest(question, form)) for question in questions if question.answers]
+        answered = [
+            (question, _longest(question, form, num_passages)) for question in questions if question.answers
+        ]
         kept = [(question, length) for question, length in answered if length <= seq_len]
         if not kept:
             raise DataError(
@@ -105,12 +63,13 @@ class QuestionBatches:
         decides, and rows without passages get masked ones.
         """
         drawn = [self._draw(index) for index in self._indices(number)]
-        reads = any(question.passages[: self.num_passages] for question, _ in drawn)
+        reads = any(self.form.has_neighbours(question, self.num_passages) for question, _ in drawn)
         own = drawn[start:stop]
+        read = [self.form.read(question, self.num_passages) for question, _ in own]
         return make_batch(
-            [self.form.prompt(question.text) for question, _ in own],
+            [prompt for prompt, _ in read],
             [self.form.answer(answer) for _, answer in own],
-            [self.form.passages(question.passages[: self.num_passages]) for question, _ in own],
+            [neighbours for _, neighbours in read],
             self.form.chunk_len,
             self.form.tokenizer.pad_id,
             reads,
@@ -178,10 +137,11 @@ def make_batch(
     return Batch(*inputs, torch.from_numpy(neighbours), torch.from_numpy(neighbour_mask))
 
 
-def _longest(question: Question, form: Format) -> int:
+def _longest(question: Question, form: Format, num_passages: int) -> int:
     """Input tokens of the question with the longest answer that may be drawn.
 
     The last token predicts nothing and is no input.
     """
     answers = (question.target,) if question.target else question.answers
-    return len(form.prompt(question.text)) + max(len(form.answer(answer)) for answer in answers) - 1
+    prompt_len = form.prompt_len(question, num_passages)
+    return prompt_len + max(len(form.answer(answer)) for answer in answers) - 1

@@ -1,6 +1,6 @@
-"""Questions with answers and passages, from the JSON that DPR and FiD write.
+"""Questions with answers and passages, from the JSON that DPR and FiD write, or that of SQuAD.
 
-A file holds one array, or one object a line, and may be compressed.
+A file holds one array, or one object a line, and may be compressed. SQuAD itself is in the catalogue.
 """
 
 import json
@@ -11,11 +11,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from retro import catalogue
+from retro.corpus.readers.squad import FILES, SQUAD, is_squad, records_of_squad, squad_file
 from retro.corpus.readers.streams import BROKEN, open_stream
 from retro.errors import DataError
 from retro.retrieval.retriever import Passage
 
-EXPECTED = "expected objects with question, answers and ctxs (title, text, score)"
+EXPECTED = "expected objects with question, answers and ctxs (title, text, score), or SQuAD's format"
 DPR_TRAINING = ("positive_ctxs", "hard_negative_ctxs", "negative_ctxs")
 """Where DPR's own training files keep passages."""
 
@@ -45,23 +47,37 @@ class Questions:
         return [f"{count:,} {note}" for note, count in self.notes.items()]
 
 
-def read_questions(path: Path, num_passages: int | None = None) -> Questions:
-    """The questions of a file, each with its best `num_passages` passages.
+def read_questions(source: str | Path, num_passages: int | None = None) -> Questions:
+    """The questions of a file, or of `squad@train` or `squad@valid`, each with its best `num_passages`
+    passages.
 
     What lacks a question is left out; whatever is missing is counted.
 
     Passages keep the file's order, unless all of a question's passages have a score.
     """
     found = Questions([])
-    for where, record in _records(path):
+    for where, record in _records(_file_of(source)):
         if not isinstance(record, Mapping):
             raise DataError(f"{where} is no object; {EXPECTED}")
-        question = _question(record, found.notes, num_passages)
-        if question is not None:
-            found.rows.append(question)
+        for asked in records_of_squad(record) if is_squad(record) else [record]:
+            question = _question(asked, found.notes, num_passages)
+            if question is not None:
+                found.rows.append(question)
     if not found.rows:
-        raise DataError(f"{path} holds no question; {EXPECTED}")
+        raise DataError(f"{source} holds no question; {EXPECTED}")
     return found
+
+
+def _file_of(source: str | Path) -> Path:
+    """The file that is named; a name of the catalogue comes first, and `./NAME` names the file."""
+    name, _, split = str(source).partition("@")
+    if name != SQUAD or isinstance(source, Path):
+        return Path(source)
+    if split not in FILES:
+        known = " or ".join(f"{SQUAD}@{split}" for split in FILES)
+        raise DataError(f"{source} names no split of {SQUAD}; expected {known}")
+    catalogue.fetch_if_missing(SQUAD)
+    return squad_file(split)
 
 
 def read_passages(path: Path) -> list[Passage]:
@@ -134,11 +150,14 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
     """The objects of a file, each with a description of where it is."""
     try:
         with open_stream(path) as file:
-            # An array is read whole; objects on lines are read one by one.
+            # Objects on lines are read one by one; an array, or one object on many lines, is read whole.
             first = next((line for line in file if line.strip()), b"")
             if first.lstrip().startswith(b"["):
                 for number, record in enumerate(_parse(first + file.read(), str(path)), start=1):
                     yield f"{path} entry {number}", record
+                return
+            if first.strip() == b"{":
+                yield str(path), _parse(first + file.read(), str(path))
                 return
             for number, line in enumerate(chain([first], file), start=1):
                 if line.strip():

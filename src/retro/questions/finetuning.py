@@ -2,9 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from retro.comparators.passages import StandsOnBase
 from retro.config import FineTuningConfig, TrainingConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ConfigError, DataError
@@ -12,9 +14,11 @@ from retro.jobs.training import base_of
 from retro.model.protocol import TrainableModel
 from retro.model.weights import WEIGHTS
 from retro.questions.answering import Answerer, Source, from_datastore, own_passages
-from retro.questions.batches import Format, QuestionBatches
+from retro.questions.batches import QuestionBatches
 from retro.questions.examples import Question
+from retro.questions.format import Format, PromptFormat
 from retro.questions.scoring import Comparison, compare, holds_answer
+from retro.retrieval.retriever import Passage
 from retro.run import Origin, load
 from retro.stages.files import file_checksum, make_fingerprint, write_json
 from retro.stages.progress import Progress, no_progress
@@ -48,12 +52,21 @@ def finetune(
     path = work.run_path(name)
     tuning = tuning or FineTuningConfig()
     model, run = base_of(work, base)
-    reads = model.facts.retrieves and not tuning.closed_book
+    reads = (model.facts.retrieves or tuning.prepended) and not tuning.closed_book
     k = config.num_neighbours if reads else 0
-    form = Format(Tokenizer.open(work.tokenizer_path), model.facts.chunk_len)
-    batches = QuestionBatches(questions, form, config.batch_size, k, config.seed, config.seq_len)
+    if tuning.prepended and isinstance(model, StandsOnBase):
+        raise ConfigError(
+            f"{base} is fitted to a base whose own weights never change, and would learn nothing from "
+            "its prompt; expected a model of retro's own; leave out --prepended, and read passages in the "
+            "prompt when it answers: --reading prompt"
+        )
+    kind = PromptFormat if tuning.prepended else Format
+    form = kind(Tokenizer.open(work.tokenizer_path), model.facts.chunk_len)
+    shown = in_view(questions, form) if k else questions
+    batches = QuestionBatches(shown, form, config.batch_size, k, config.seed, config.seq_len)
+    held_out = in_view(valid, form) if k else valid
     # Seed 0 whatever the run's seed, so that losses can be compared.
-    validation = QuestionBatches(valid, form, config.batch_size, k, 0, config.seq_len) if valid else None
+    validation = QuestionBatches(held_out, form, config.batch_size, k, 0, config.seq_len) if valid else None
     if batches.num_long:
         warn(f"{counted(batches.num_long, 'question')} left out: longer than seq_len")
     if num_cut := form.num_cut(questions, k):
@@ -66,7 +79,7 @@ def finetune(
         "tokens": store.fingerprint,
         "tokenizer": store.tokenizer_fingerprint,
         "baseline": file_checksum(run.path / WEIGHTS),
-        "questions": make_fingerprint(everything, dataclasses.asdict(tuning)),
+        "questions": make_fingerprint(everything, _identity(tuning)),
     }
     model.set_dropout(tuning.dropout)
     if tuning.frozen:
@@ -81,6 +94,38 @@ def finetune(
     origin = Origin(tokenizer=work.tokenizer_path)
     artifact = train(model, batches, config, path, inputs, validation, progress, origin=origin)
     return load(artifact.path), artifact
+
+
+def _identity(tuning: FineTuningConfig) -> dict[str, Any]:
+    """The settings as they have always been written; what came later is named only where it is used."""
+    settings = dataclasses.asdict(tuning)
+    if not tuning.prepended:
+        del settings["prepended"]
+    return settings
+
+
+def in_view(questions: Sequence[Question], form: Format) -> list[Question]:
+    """The questions with, of each passage that would be cut, the piece with an answer, or else the first.
+
+    A model that is shown only what stands before the answer would learn to make answers up.
+    """
+
+    def piece(passage: Passage, answers: Sequence[str]) -> Passage:
+        pieces = form.pieces(passage)
+        return next((part for part in pieces if holds_answer(part, answers)), pieces[0])
+
+    return [
+        dataclasses.replace(
+            question,
+            passages=tuple(piece(passage, _learned(question)) for passage in question.passages),
+        )
+        for question in questions
+    ]
+
+
+def _learned(question: Question) -> tuple[str, ...]:
+    """The answers that may be learned."""
+    return (question.target,) if question.target else question.answers
 
 
 def split(questions: Sequence[Question], fractions: Sequence[float], seed: int = 0) -> list[list[Question]]:

@@ -63,6 +63,14 @@ def holds_answer(passage: Passage, answers: Sequence[str]) -> bool:
     return any(f" {normalise(answer)} " in words for answer in answers if normalise(answer))
 
 
+def in_no_passage(answer: Answer) -> bool:
+    """Whether no passage that was read, nor its title, contains the answer: it is the model's own, or empty.
+
+    It tells nothing about whether the answer is right, only that nothing that was read says so in its words.
+    """
+    return not any(holds_answer(passage, [answer.text]) for passage in answer.passages)
+
+
 @dataclass(frozen=True)
 class Score:
     """How well questions were answered, with intervals over questions."""
@@ -187,9 +195,10 @@ def compare_answers(answers: Mapping[str, Sequence[Answer]]) -> Comparison:
 
 
 def with_foreign_passages(questions: Sequence[Question]) -> list[Question]:
-    """Every question with the passages of the next one."""
-    # The last question gets those of the first, so that none of two or more keeps its own.
-    following = [*questions[1:], *questions[:1]]
+    """Every question with the passages of the one half a file away."""
+    # Questions about the same passage often follow each other. Of two or more, none keeps its own.
+    half = len(questions) // 2
+    following = [*questions[half:], *questions[:half]]
     return [
         replace(question, passages=other.passages)
         for question, other in zip(questions, following, strict=True)

@@ -24,8 +24,9 @@ from retro.corpus.tokenizers.sentencepiece import train_tokenizer
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.questions.answering import Answerer, own_passages
-from retro.questions.batches import ANSWER, PROMPT, Format, QuestionBatches, written_passage
+from retro.questions.batches import QuestionBatches
 from retro.questions.examples import Question
+from retro.questions.format import ANSWER, PROMPT, Format, written_passage
 from retro.questions.scoring import Comparison, compare
 from retro.retrieval.retriever import Passage
 from retro.run import Origin, load, make_model

@@ -3,6 +3,7 @@
 import gzip
 import json
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,19 @@ from retro import catalogue
 from retro.corpus.readers import READERS, read
 from retro.corpus.readers.api_prose import documents_of_service, latest_services, to_text
 from retro.corpus.readers.catalogued import (
+    PARLIAMENTS,
     documents_of_bible,
     documents_of_lambada,
     documents_of_news,
     documents_of_reviews,
     documents_of_sotu,
+    documents_of_speeches,
     documents_of_sphinx,
     documents_of_wikitext,
 )
+from retro.corpus.readers.squad import documents_of_squad, records_of_squad
 from retro.errors import ArtifactError, DataError
+from retro.questions.examples import read_questions
 
 BIBLE = '''
 import pythonbible_that_does_not_exist
@@ -45,7 +50,7 @@ def test_every_corpus_has_a_reader_and_says_when_it_was_not_fetched(
 ) -> None:
     monkeypatch.setenv("RETRO_CACHE_DIR", str(tmp_path))
     for name, entry in catalogue.ENTRIES.items():
-        if entry.kind in ("corpus", "evaluation"):
+        if entry.kind in ("corpus", "evaluation", "questions"):
             with pytest.raises(ArtifactError, match=f"run: retro fetch {name}"):
                 list(READERS[name]())
     assert set(catalogue.LOCAL) <= set(READERS)
@@ -80,6 +85,31 @@ def test_news_without_text_is_left_out(tmp_path: Path) -> None:
         "One, two.\nThree.\n",
         "news",
     )
+
+
+def test_speeches_say_who_spoke_where_and_when(tmp_path: Path) -> None:
+    rows = "date,speaker,party,text,parlspeech_row\n"
+    rows += '2000-01-28,Ulla Jelpke,PDS/LINKE,"Frau Präsidentin ! ""Ja"" , gut .",7\n'
+    rows += "2001-02-03,Präsident,NA,Danke .,8\n2001-02-03,Präsident,other, Gut .,10\n"
+    rows += "2001-02-03,Präsident,NA, ,9\n"
+    with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
+        archive.writestr("de.csv", rows)
+    documents = list(documents_of_speeches(tmp_path / "s.zip", "bundestag"))
+    assert [(document.id, document.title, document.text) for document in documents] == [
+        ("7", "Ulla Jelpke (PDS/LINKE), Bundestag, 2000-01-28", 'Frau Präsidentin ! "Ja" , gut .\n'),
+        ("8", "Präsident, Bundestag, 2001-02-03", "Danke .\n"),
+        ("10", "Präsident, Bundestag, 2001-02-03", "Gut .\n"),
+    ]
+    assert {(document.source, document.language) for document in documents} == {("bundestag", "de")}
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_all_speeches_are_there() -> None:
+    for name, (language, _) in PARLIAMENTS.items():
+        documents = list(read(name))
+        assert len({document.id for document in documents}) == 1_000
+        assert {document.language for document in documents} == {language}
 
 
 def test_reviews_are_numbered_by_site(tmp_path: Path) -> None:
@@ -216,3 +246,56 @@ def test_lambada_ends_with_the_word_to_guess(tmp_path: Path) -> None:
     (tmp_path / "requests.jsonl.gz").write_bytes(gzip.compress(json.dumps(record).encode()))
     (document,) = documents_of_lambada(tmp_path / "requests.jsonl.gz")
     assert (document.id, document.text, document.split) == ("7", "They do not care about signs", "test")
+
+
+SQUAD = {
+    "version": "1.1",
+    "data": [
+        {
+            "title": "Super_Bowl_%22L%22",
+            "paragraphs": [
+                {
+                    "context": " It was played\nin 2016. ",
+                    "qas": [
+                        {
+                            "id": "1",
+                            "question": "When?",
+                            "answers": [
+                                {"text": "2016", "answer_start": 15},
+                                {"text": "in 2016", "answer_start": 12},
+                                {"text": "2016", "answer_start": 15},
+                            ],
+                        },
+                        {"id": "2", "question": "Where?", "answers": []},
+                    ],
+                },
+                {"context": "A second paragraph.", "qas": []},
+            ],
+        },
+        {"title": "Empty", "paragraphs": [{"context": " ", "qas": []}]},
+    ],
+}
+
+
+def test_squad_s_paragraphs_are_documents_and_its_questions_records() -> None:
+    documents = list(documents_of_squad(SQUAD, "valid"))
+    assert [(document.id, document.title, document.text, document.split) for document in documents] == [
+        ("Super_Bowl_%22L%22/0", 'Super Bowl "L"', "It was played\nin 2016.\n", "valid"),
+        ("Super_Bowl_%22L%22/1", 'Super Bowl "L"', "A second paragraph.\n", "valid"),
+    ]
+    passage = {"title": 'Super Bowl "L"', "text": " It was played\nin 2016. "}
+    assert list(records_of_squad(SQUAD)) == [
+        {"question": "When?", "answers": ["2016", "in 2016"], "ctxs": [passage]},
+        {"question": "Where?", "answers": [], "ctxs": [passage]},
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_all_of_squad_is_there() -> None:
+    documents = list(read("squad"))
+    splits = Counter(document.split for document in documents)
+    assert splits == {"train": 18_896, "valid": 2_067}
+    assert len({document.id for document in documents}) == 20_963
+    assert len({document.text for document in documents}) == 20_958
+    assert [len(read_questions(f"squad@{split}").with_answers()) for split in splits] == [87_599, 10_570]

@@ -18,6 +18,7 @@ from retro import catalogue
 from retro.corpus.documents import SPLITS, Document
 from retro.corpus.readers.api_prose import documents_of_service, latest_services
 from retro.corpus.readers.problems import Problems
+from retro.corpus.readers.squad import SQUAD, read_squad
 from retro.corpus.readers.tables import csv_records
 from retro.corpus.readers.wikipedia import read_dump
 from retro.errors import DataError
@@ -30,6 +31,12 @@ DUMPS = {
     "wikipedia-2016": "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2",
 }
 """The Wikipedia dumps of the catalogue and their files."""
+PARLIAMENTS = {
+    "bundestag": ("de", "Bundestag"),
+    "congreso": ("es", "Congreso"),
+    "tweede-kamer": ("nl", "Tweede Kamer"),
+}
+"""The parliaments of the catalogue, each with its language and its name."""
 DJANGO_DOCS = ("django-docs-3.2", "django-docs-4.2", "django-docs-5.2")
 HEADING = re.compile(r"^[ \t]*(\S.*)\n([=\-~*#^])\2{2,}[ \t]*$", flags=re.MULTILINE)
 """A line of reStructuredText with a line of one punctuation mark below it."""
@@ -111,6 +118,28 @@ def documents_of_news(archive: Path) -> Iterator[Document]:
                 text = row["text"].strip() + "\n"
                 yield Document(
                     id=row["article_id"], text=text, source="news", title=row["title"].strip(), language="en"
+                )
+
+
+def read_speeches(name: str) -> Iterator[Document]:
+    [archive] = catalogue.fetched(name).path.glob("*.zip")
+    return documents_of_speeches(archive, name)
+
+
+def documents_of_speeches(archive: Path, source: str) -> Iterator[Document]:
+    """The speeches of a zipped CSV of ParlSpeech, with who spoke, where and when as their titles."""
+    language, parliament = PARLIAMENTS[source]
+    with zipfile.ZipFile(archive) as files, files.open(f"{language}.csv") as stream:
+        for _, row in csv_records(stream, str(archive), ",", "text", Problems(strict=True)):
+            if row["text"].strip():
+                # Those in the chair have no party, which the table calls NA or other.
+                party = f" ({row['party']})" if row["party"] not in ("", "NA", "other") else ""
+                yield Document(
+                    id=row["parlspeech_row"],
+                    text=row["text"].strip() + "\n",
+                    source=source,
+                    title=f"{row['speaker']}{party}, {parliament}, {row['date']}",
+                    language=language,
                 )
 
 
@@ -235,9 +264,11 @@ def read_catalogued_dump(name: str) -> Iterator[Document]:
 READERS: dict[str, Callable[[], Iterator[Document]]] = {
     **{name: partial(read_catalogued_dump, name) for name in DUMPS},
     **{name: partial(read_django_docs, name) for name in DJANGO_DOCS},
+    **{name: partial(read_speeches, name) for name in PARLIAMENTS},
     "licences": read_licences,
     "wikitext-2": read_wikitext,
     "lambada": read_lambada,
+    SQUAD: read_squad,
     "news": read_news,
     "reviews": read_reviews,
     "sotu": read_sotu,
