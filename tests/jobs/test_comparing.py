@@ -7,7 +7,7 @@ import pytest
 
 from retro.comparators.knn_lm import size_of_datastore
 from retro.comparators.rows import scorer_of
-from retro.errors import ConfigError
+from retro.errors import ConfigError, DataError
 from retro.jobs.comparing import Entry, Extent, compare_rows
 from retro.scoring.windows import beginnings
 from retro.workspace import OpenRun, Workspace, open_run
@@ -82,4 +82,8 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_prepared(opened: 
     ):
         with pytest.raises(ConfigError, match=said):
             compare_rows(entries(opened, rows), extent=extent)
+    # A document that was read before is not scored.
+    for row, split, said in (("knn", "train", "is no test"), ("cache", "valid", "is no result")):
+        with pytest.raises(DataError, match=said):
+            compare_rows(entries(opened, ("off", row)), split, EXTENT)
     assert not list(opened.out.rglob("*.npz"))  # type: ignore[union-attr]

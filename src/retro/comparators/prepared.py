@@ -15,6 +15,7 @@ import numpy as np
 
 from retro.comparators.mixtures import ReadWindow, read_window
 from retro.comparators.rows import Scorer
+from retro.comparators.token_states import expect_apart
 from retro.errors import ConfigError, DataError
 from retro.model.protocol import KeyedModel, LanguageModel
 from retro.retrieval.chunks import ChunkTable
@@ -71,6 +72,7 @@ class Ground:
         """Windows of the training text in an order of chance until the time is over, or until all were read
         so often."""
         store = self.texts.training.store
+        expect_apart(store, self.neighbours.store, "a document that was learned or remembered is no test")
         windows = list(windows_of(store, self.window, self.window))
         # A short text has no window of that length; then all of them serve.
         windows = [window for window in windows if window.num_tokens == self.window] or windows
@@ -90,6 +92,9 @@ class Ground:
     def read_for_tuning(self, num_documents: int) -> list[ReadWindow]:
         """Beginnings of documents that weights are chosen on."""
         table = self.texts.tuning
+        expect_apart(
+            table.store, self.neighbours.store, "what is tuned on the reported documents is no result"
+        )
         windows = beginnings(table, num_documents, self.window)
         if not windows:
             raise DataError(

@@ -142,6 +142,7 @@ def smollm2() -> Scale:
         fit_steps=run.training.num_steps,
         sizes=(),
         ablation=run,
+        compared_documents=12,
         memory=recipes.DEMO_MEMORY,
         experiments=("table-scoreboard",),
     )
