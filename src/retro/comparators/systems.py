@@ -104,7 +104,7 @@ ROWS = {
 """All rows, with K for a number of neighbours and N for one of tokens."""
 ELSEWHERE = {
     "FiD": "reads many passages of a question, each for itself, and answers from all of them: it has no row, "
-    "as text without questions is scored here",
+    "as text without questions is scored here; retro evaluate --task questions --readings fused has it",
 }
 """Systems that the paper names and no row stands for, and why."""
 _PARTS = re.compile(r"(?P<kind>[a-z0-9]+)(-(?P<k>[1-9][0-9]*))?(-every-(?P<every>[1-9][0-9]*))?")
