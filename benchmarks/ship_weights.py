@@ -1,6 +1,6 @@
 """The model that comes with the package: fitted to a mixture of the catalogue, scored, put into `models/`.
 
-    python benchmarks/ship_weights.py WORK [--steps 480] [--fraction 0.5] [--documents 9] [--out models/NAME]
+    python benchmarks/ship_weights.py WORK [--steps 480] [--fraction 0.5] [--documents 6] [--out models/NAME]
 
 One command makes all of it, and goes on where it was interrupted: it ingests the sources with the base's
 tokenizer, builds a datastore, finds neighbours, fits, scores held-out documents of every source and of
@@ -125,12 +125,12 @@ def scored(opened: OpenRun, folder: Path, num_documents: int, title: str) -> dic
         with RichNarrator().progress(f"Scoring {title}") as progress:
             score_windows(windows, scorers, kept, progress)
     lengths = opened.tokenizer.token_lengths
-    whole = Rows.read(neighbours, lengths, kept)
+    # These windows alone: an earlier run may have scored others.
     starts: dict[str, list[int]] = {}
-    for start, document in whole.documents.items():
-        starts.setdefault(neighbours.store.documents[document]["source"], []).append(start)
+    for window in windows:
+        starts.setdefault(neighbours.store.documents[window.document]["source"], []).append(window.start)
     return {
-        source: Rows(neighbours, lengths, {start: whole.found[start] for start in mine})
+        source: Rows(neighbours, lengths, {start: kept.read(str(start)) for start in mine})
         for source, mine in sorted(starts.items())
     }
 
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--steps", type=int, default=480)
     parser.add_argument("--fraction", type=float, default=0.5, help="of each source's documents")
-    parser.add_argument("--documents", type=int, default=9, help="scored of each source")
+    parser.add_argument("--documents", type=int, default=6, help="scored of each source")
     parser.add_argument("--out", type=Path, default=shipped.FOLDER.resolve() / NAME)
     options = parser.parse_args()
     study = Study(options.work, config(options.steps, options.fraction), SOURCES, RichNarrator(), say=print)
