@@ -103,6 +103,19 @@ def test_indexes(tmp_path: Path, kind: str, name: str, content: bytes) -> None:
         open_index(tmp_path, keys)
 
 
+@pytest.mark.parametrize(("kind", "name"), [("HNSW8", "graph.faiss"), ("IVF4,Flat", "index.faiss")])
+def test_an_index_of_another_width(tmp_path: Path, kind: str, name: str) -> None:
+    for width, folder in ((8, tmp_path / "index"), (16, tmp_path / "other")):
+        keys = np.random.default_rng(0).standard_normal((200, width)).astype(np.float16)
+        index = make_index(kind, width, len(keys))
+        index.add(Entries(keys, [np.arange(3)] * 200))
+        folder.mkdir()
+        index.save(folder)
+    (tmp_path / "index" / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    with watched("found"), pytest.raises(ArtifactError, match="is not a readable index"):
+        open_index(tmp_path / "index", np.zeros((200, 8), dtype=np.float16))
+
+
 def test_a_lone_exclamation_mark_in_an_ignore_file(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.txt\n!")
     (tmp_path / "a.py").write_text("print(1)\n")

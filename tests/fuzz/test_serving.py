@@ -129,6 +129,8 @@ def test_addresses(open_server: Live, place: str, more: str, query: dict[str, st
         expect_sound(answer, str(open_server.server.memory.datastore.path))
 
 
+# The server's own thread may draw random numbers while a request is drawn here.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")
 @inputs(0.1 * PART)
 @given(data=st.data())
 def test_raw_requests(open_server: Live, data: st.DataObject) -> None:

@@ -87,8 +87,8 @@ class FactoryIndex(DenseIndex):
     def restore(self, folder: Path, keys: np.ndarray, description: dict[str, Any]) -> None:
         super().restore(folder, keys, description)
         self._index = faiss.read_index(str(folder / FILE)) if description["approximate"] else None
-        if self._index is not None and self._index.ntotal != len(keys):
-            raise ValueError(f"an index of {self._index.ntotal} keys")
+        if self._index is not None and (self._index.ntotal, self._index.d) != keys.shape:
+            raise ValueError(f"an index of {self._index.ntotal} keys of width {self._index.d}")
 
 
 def rotations(index: faiss.Index | None) -> list[faiss.OPQMatrix]:

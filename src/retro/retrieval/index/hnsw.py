@@ -70,6 +70,6 @@ class HnswIndex(DenseIndex):
     def restore(self, folder: Path, keys: np.ndarray, description: dict[str, Any]) -> None:
         super().restore(folder, keys, description)
         self._graph = faiss.read_index(str(folder / GRAPH), faiss.IO_FLAG_SKIP_STORAGE)
-        if self._graph.ntotal != len(keys):
-            raise ValueError(f"a graph of {self._graph.ntotal} keys")
+        if (self._graph.ntotal, self._graph.d) != keys.shape:
+            raise ValueError(f"a graph of {self._graph.ntotal} keys of width {self._graph.d}")
         self._attach(float16_storage(self.keys))
