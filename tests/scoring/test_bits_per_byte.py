@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -85,3 +86,19 @@ def test_chunks_and_documents_add_up(workspace: Workspace, model: Retro) -> None
 def test_a_stride_off_the_chunk_grid_is_refused(workspace: Workspace, model: Retro) -> None:
     with pytest.raises(ConfigError, match="move the chunk grid"):
         score(model, workspace.store("test"), EvaluationConfig(window=32, stride=12))
+
+
+def test_lower_precision_is_near_and_named_only_where_it_is_used(
+    workspace: Workspace, model: Retro, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Emulated where the hardware has none: slow, and the same numbers.
+    monkeypatch.setattr("retro.machine.has_bfloat16", lambda device: True)
+    lower = dataclasses.replace(CONFIG, precision="bfloat16")
+    store, neighbours = workspace.store("test"), workspace.neighbours("test")
+    exact, near = (score(model, store, config, neighbours, 2).bits for config in (CONFIG, lower))
+    assert not np.array_equal(exact, near)
+    np.testing.assert_allclose(near, exact, rtol=0.02, atol=0.05)
+    assert "precision" not in CONFIG.settings()
+    assert lower.settings() == {**CONFIG.settings(), "precision": "bfloat16"}
+    with pytest.raises(ConfigError, match="precision is 'half'"):
+        EvaluationConfig(precision="half")

@@ -45,6 +45,7 @@ from retro.stages.stage import (
 from retro.training.batches import PackedBatches
 from retro.training.checkpoints import read_checkpoint
 from retro.training.loop import Sampling, train
+from retro.training.omission import Omission
 from retro.workspace import Workspace, open_run
 
 SEQ_LEN = ("seq_len is", "shorten it: --seq-len")
@@ -226,7 +227,13 @@ def _train(
     num_neighbours = config.num_neighbours if model.facts.retrieves else 0
     neighbours = _neighbours(work, path, model) if num_neighbours else {}
 
-    def batches_of(store: TokenStore, split: str, seed: int, mixture: dict[str, float]) -> PackedBatches:
+    def batches_of(
+        store: TokenStore,
+        split: str,
+        seed: int,
+        mixture: dict[str, float],
+        omission: Omission | None = None,
+    ) -> PackedBatches:
         return PackedBatches(
             store,
             model.facts.chunk_len,
@@ -236,6 +243,7 @@ def _train(
             neighbours.get(split),
             num_neighbours,
             mixture,
+            omission,
         )
 
     # What the run is made of. If any of these differ, an unfinished training is
@@ -261,7 +269,7 @@ def _train(
         validation = batches_of(corpus.valid, "valid", 0, {})  # the same for every seed
     return train(
         model,
-        batches_of(corpus.train, "train", config.seed, config.mixture),
+        batches_of(corpus.train, "train", config.seed, config.mixture, Omission.of(config)),
         config,
         path,
         inputs,

@@ -12,6 +12,7 @@ from retro.config import EvaluationConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.errors import ConfigError, DataError
+from retro.machine import keep_freed_memory, product_dtype
 from retro.model.protocol import LanguageModel
 from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.neighbours import Neighbours
@@ -89,8 +90,10 @@ def score(
     """
     expect_readable(config, model.facts)
     expect_same_vocabulary(model, store)
+    dtype = product_dtype(config.precision, model.device)
     if neighbours is not None:
         expect_saved(neighbours, k)
+    keep_freed_memory()
     table = neighbours.table if neighbours is not None else ChunkTable(store, model.facts.chunk_len)
     # float64, because a corpus has more tokens than float32 can sum without loss.
     bits = np.zeros(len(store.tokens), dtype=np.float64)
@@ -104,7 +107,8 @@ def score(
         # A part's bits come in the order of its windows; `places` puts them back in the store's
         # order.
         places = np.concatenate([scored_places(batch) for batch in part])
-        bits[places] = keep(f"{first // PART:06}", partial(_score_part, model, table, part, neighbours, k))
+        make = partial(_score_part, model, table, part, neighbours, k, dtype)
+        bits[places] = keep(f"{first // PART:06}", make)
         done += sum(map(len, part))
         progress(done, total)
     # Windows score end tokens like any other token, so their bits are removed here.
@@ -134,9 +138,14 @@ def expect_saved(neighbours: Neighbours, k: int) -> None:
 
 
 def _score_part(
-    model: LanguageModel, table: ChunkTable, part: list[list[Window]], neighbours: Neighbours | None, k: int
+    model: LanguageModel,
+    table: ChunkTable,
+    part: list[list[Window]],
+    neighbours: Neighbours | None,
+    k: int,
+    dtype: torch.dtype,
 ) -> np.ndarray:
-    return np.concatenate([score_batch(model, table, batch, neighbours, k) for batch in part])
+    return np.concatenate([score_batch(model, table, batch, neighbours, k, dtype) for batch in part])
 
 
 @torch.inference_mode()
@@ -146,11 +155,17 @@ def score_batch(
     windows: list[Window],
     neighbours: Neighbours | None = None,
     k: int = 0,
+    dtype: torch.dtype = torch.float32,
 ) -> np.ndarray:
-    """−log2 p of the tokens at `scored_places`, computed on the model's device and moved to the CPU."""
+    """−log2 p of the tokens at `scored_places`, computed on the model's device and moved to the CPU.
+
+    With another `dtype` the matrix products are computed in that.
+    """
     tokens, *retrieved = (tensor.to(model.device) for tensor in batch_inputs(table, windows, neighbours, k))
     targets = batch_targets(table.store, windows).to(model.device)
-    nats = -model.score(tokens, targets, *retrieved).log_probs
+    lower = dtype == torch.bfloat16
+    with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=lower):
+        nats = -model.score(tokens, targets, *retrieved).log_probs
     # A boolean mask reads row by row and left to right, which is the order of `scored_places`.
     wanted = nats[targets != model.facts.pad_id]
     return wanted.double().cpu().numpy() / math.log(2.0)

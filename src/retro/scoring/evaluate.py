@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from retro.config import EvaluationConfig
-from retro.config.as_json import from_dict, to_dict
+from retro.config.as_json import from_dict
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError
 from retro.model.protocol import LanguageModel
@@ -218,7 +218,7 @@ def evaluate(
         "neighbours": (begun_with or neighbours).fingerprint,
     }
     renew = former is not None and former.artifact.inputs == inputs
-    return Evaluation(run_stage(path, "evaluation", to_dict(config), inputs, work, command, renew))
+    return Evaluation(run_stage(path, "evaluation", config.settings(), inputs, work, command, renew))
 
 
 def expect_documents(path: Path, store: TokenStore, command: str = COMMAND) -> None:

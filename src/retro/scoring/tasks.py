@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from retro.config import EvaluationConfig
-from retro.config.as_json import to_dict
 from retro.corpus.documents import Document
 from retro.corpus.readers import FieldMap
 from retro.corpus.tokens import TokenStore
@@ -164,7 +163,7 @@ def evaluate_task(
     }
     if training is not None:
         inputs["training"] = known.get("training") or training.fingerprint
-    settings = {**to_dict(config), "task": task}
+    settings = {**config.settings(), "task": task}
     command = f"retro evaluate WORK RUN --task {task}"
     return TaskResult.read(run_stage(path, "task", settings, inputs, work, command))
 

@@ -2,7 +2,7 @@
 chunks."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +19,7 @@ from retro.corpus.tokens import TokenStore
 from retro.errors import ConfigError
 from retro.retrieval.chunks import ChunkTable, content_hashes
 from retro.retrieval.neighbours import Neighbours
+from retro.training.omission import Omission
 
 Made = TypeVar("Made")
 
@@ -84,6 +85,7 @@ class PackedBatches:
         neighbours: Neighbours | None = None,
         k: int = 0,
         mixture: Mapping[str, float] | None = None,
+        omission: Omission | None = None,
     ) -> None:
         if seq_len % chunk_len:
             raise ConfigError(f"seq_len is {seq_len}; expected a multiple of chunk_len, {chunk_len}")
@@ -101,6 +103,7 @@ class PackedBatches:
         self.sequences_per_epoch = -(-len(self.table) // self.chunks_per_sequence)
         self.neighbours = neighbours
         self.k = k
+        self.omission = omission
         self.hashes = content_hashes(store)
         self.ids = [document["id"] for document in store.documents]
         # Two epochs: batches are made ahead, so the next epoch begins before the last has ended.
@@ -113,16 +116,19 @@ class PackedBatches:
         return self.rows(number, 0, self.batch_size)
 
     def rows(self, number: int, start: int, stop: int) -> Batch:
-        return self._make(self._sequences(number, start, stop))
+        numbers = self._numbers(number, start, stop)
+        chunks = np.stack([self._sequence(index) for index in numbers])
+        return self._make(chunks, numbers)
 
     def documents(self, number: int) -> list[str]:
-        chunks = self._sequences(number, 0, self.batch_size)
+        numbers = self._numbers(number, 0, self.batch_size)
+        chunks = np.stack([self._sequence(index) for index in numbers])
         return [self.ids[document] for document in np.unique(self.table.documents[chunks[chunks >= 0]])]
 
-    def _sequences(self, number: int, start: int, stop: int) -> np.ndarray:
-        # Sequences are numbered through all batches and epochs.
+    def _numbers(self, number: int, start: int, stop: int) -> range:
+        """The sequences of a batch, which are numbered through all batches and epochs."""
         first = number * self.batch_size
-        return np.stack([self._sequence(index) for index in range(first + start, first + stop)])
+        return range(first + start, first + stop)
 
     def _sequence(self, index: int) -> np.ndarray:
         """The chunks of a sequence; −1 fills the end of an epoch, or of a source."""
@@ -165,8 +171,9 @@ class PackedBatches:
             for source in sorted(mixture)
         }
 
-    def _make(self, chunks: np.ndarray) -> Batch:
-        """The batch of these chunks (sequence, place); −1 marks an empty place."""
+    def _make(self, chunks: np.ndarray, numbers: Sequence[int]) -> Batch:
+        """The batch of these chunks (sequence, place), of the sequences with these numbers; −1 marks an empty
+        place."""
         real = chunks >= 0
         # Empty places borrow chunk 0, so that one gather serves all; they are masked below.
         safe = np.where(real, chunks, 0)
@@ -184,7 +191,19 @@ class PackedBatches:
         # tokens of the next document.
         retrieves = real & self._continues(safe)
         mask = is_neighbour & retrieves[..., None] & ~self._same_sequence(chunks)
+        if self.omission is not None:
+            mask &= self._kept(self.omission, safe, numbers, values)
         return Batch(tokens, targets, torch.from_numpy(values), torch.from_numpy(mask))
+
+    def _kept(
+        self, omission: Omission, chunks: np.ndarray, numbers: Sequence[int], values: np.ndarray
+    ) -> np.ndarray:
+        """Which neighbours (sequence, place, neighbour) training does not leave out."""
+        drawn = np.stack([omission.drawn(number, chunks.shape[1], self.k) for number in numbers])
+        # The tokens behind a chunk are those that read its neighbours; its own fall away.
+        following = self.table.gather(chunks, 2 * self.chunk_len)[..., self.chunk_len :]
+        kept: np.ndarray = drawn & omission.unlike(following, values, self.pad_id)
+        return kept
 
     def _continues(self, chunks: np.ndarray) -> np.ndarray:
         """Whether the next chunk belongs to the same document."""

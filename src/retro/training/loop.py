@@ -104,6 +104,10 @@ def training_settings(config: TrainingConfig) -> dict[str, Any]:
         del settings["schedule_steps"]
     # It trains nothing, so runs are the same with it and without.
     del settings["validate_first"]
+    # What came later is named only where it is used.
+    for name in ("leave_out", "vary_neighbours", "longest_run"):
+        if not settings[name]:
+            del settings[name]
     return settings
 
 
