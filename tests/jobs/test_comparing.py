@@ -1,5 +1,6 @@
 """Rows of runs beside each other: the numbers of each alone, resumed after a stop, and what they cost."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from retro.comparators.knn_lm import size_of_datastore
 from retro.comparators.rows import scorer_of
 from retro.errors import ConfigError, DataError
+from retro.generation.sampler import Sampler
 from retro.jobs.comparing import Entry, Extent, compare_rows
 from retro.scoring.windows import beginnings
 from retro.workspace import OpenRun, Workspace, open_run
@@ -48,6 +50,20 @@ def test_every_row_of_a_fitted_base(opened: OpenRun) -> None:
     assert costs["spalm"] > costs["knn"] > costs["cache"] > 0
     assert found.costs["on-2"].seconds == 0 < found.costs["lora"].seconds
     assert found.costs["knn"].note.startswith("a memory of 64 tokens")
+
+
+def test_every_row_but_bm25_draws_tokens_and_does_so_once(
+    opened: OpenRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extent = dataclasses.replace(EXTENT, num_documents=2, sampled=1)
+    rows = (*ROWS, "bm25-1")
+    found = compare_rows(entries(opened, rows), extent=extent)
+    assert [row for row in rows if np.isnan(found.sampling[row])] == ["bm25-1"]
+    assert all(found.sampling[row] > 0 for row in ROWS)
+    monkeypatch.setattr(Sampler, "generate", None)  # nothing is drawn again
+    assert compare_rows(entries(opened, ROWS), extent=extent).sampling == {
+        row: found.sampling[row] for row in ROWS
+    }
 
 
 def test_more_rows_and_documents_go_on_with_what_is_there(

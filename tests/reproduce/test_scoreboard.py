@@ -53,6 +53,7 @@ def test_a_fitted_base_beside_what_else_could_be_done(
     numbers = {str(row[0]): dict(zip(costs.headings, row, strict=True)) for row in costs.rows}
     assert numbers["off"]["of off's"] == 1.0
     assert numbers["off"]["MB"] == 0.0
+    assert numbers["on-2"]["drawn a second"] > 0
     # The seconds of a fit and of a datastore are in what a row took.
     assert numbers["prompt-2"]["seconds"] >= 5.0
     assert numbers["on-2"]["seconds"] >= numbers["prompt-2"]["seconds"] + 0.5
@@ -87,6 +88,6 @@ def test_models_of_our_own_have_a_baseline_and_a_retro(bert: str, text_folder: P
     (result,) = reproduce(("table-scoreboard",), own, tmp_path, Silent(), [str(text_folder)])
     rows = [str(row[0]) for row in result.tables[0].rows]
     assert rows[:4] == ["off", "RETRO[OFF]", "on-2", "plus-2"]
-    held = {str(row[0]): row[7] for row in result.tables[0].rows}
+    held = {str(row[0]): row[result.tables[0].headings.index("MB")] for row in result.tables[0].rows}
     assert held["off"] == held["RETRO[OFF]"] == 0.0
     assert held["on-2"] > held["prompt-2"]  # by the weights that read neighbours

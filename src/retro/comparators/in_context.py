@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from retro.comparators.prompt_decoding import PromptDecoding
 from retro.errors import ConfigError
 from retro.model.protocol import Decoding, LanguageModel, ModelFacts, Scored
 
@@ -100,10 +101,62 @@ class InContext:
         return Scored(log_probs, best)
 
     def begin(self, window: int = 0) -> Decoding:
-        raise ConfigError(
-            "neighbours in the prompt are read again at every chunk, and are not sampled token by token; "
-            "expected a model that reads them beside the text"
+        return PromptDecoding(self, window)
+
+    def beginnings(
+        self, texts: Sequence[Sequence[int]], found: Sequence[Sequence[tuple[Tensor, Tensor]]]
+    ) -> tuple[list[list[int]], Tensor | None, Tensor | None]:
+        """What a decoding of the model begins with: texts behind the neighbours that each reads at its end.
+
+        `found` are [N, F] and the mask of the real ones, for the complete chunks of each text.
+        """
+        prompts = [
+            self._prompt(row, text, known) for row, (text, known) in enumerate(zip(texts, found, strict=True))
+        ]
+        num_chunks = max(map(len, found))
+        if not num_chunks:
+            return [list(text) for text in texts], None, None
+        like = next(known[0] for known in found if known)
+        k = max(values.shape[0] for known in found for values, _ in known)
+        neighbours = like[0].new_full(
+            (len(texts), num_chunks, k, self.facts.retrieved_len), self.facts.pad_id
         )
+        mask = torch.zeros(neighbours.shape[:3], dtype=torch.bool, device=neighbours.device)
+        for row, known in enumerate(found):
+            for chunk, (values, exists) in enumerate(known):
+                neighbours[row, chunk, : len(values)] = values
+                mask[row, chunk, : len(exists)] = exists
+        longest = max(map(len, texts))
+        padded = [[*text, *[self.facts.pad_id] * (longest - len(text))] for text in texts]
+        tokens = torch.tensor(padded, device=self.device)
+        inputs, *beside = self._inputs(prompts, tokens, neighbours.to(self.device), mask.to(self.device))
+        lengths = [
+            len(prompt.before) + len(text) - self._kept(prompt)
+            for prompt, text in zip(prompts, texts, strict=True)
+        ]
+        read = [row[:length] for row, length in zip(inputs.tolist(), lengths, strict=True)]
+        if not beside:
+            return read, None, None
+        # Only as many chunks as the longest of them has.
+        complete = max(lengths) // self.facts.chunk_len
+        return read, beside[0][:, :complete], beside[1][:, :complete]
+
+    def _prompt(self, row: int, text: Sequence[int], found: Sequence[tuple[Tensor, Tensor]]) -> Prompt:
+        """A text with the neighbours that it reads from its last token on."""
+        m = self.facts.chunk_len
+        step = self.every or m
+        if not found or len(text) < m:
+            return Prompt(row, 0, len(text), [])
+        # Where the neighbours were looked for: the end of the last chunk, or of the last stride.
+        end = m + (len(text) - m) // step * step
+        values, exists = found[-1]
+        if self.find is not None and self.every:
+            asked, real = self.find([np.array(text[end - m : end])], len(values))
+            before = self._joined(asked[0][real[0]])
+        else:
+            before = self._joined(values[exists].cpu().numpy())
+        # As much room as the text may take before it is read again.
+        return Prompt(row, end - 1, end - 1 + step, before)
 
     def _batches(
         self, tokens: Tensor, neighbours: Tensor, mask: Tensor | None, wanted: Tensor | None = None
@@ -172,7 +225,7 @@ class InContext:
         self, prompts: list[Prompt], tokens: Tensor, neighbours: Tensor, mask: Tensor | None
     ) -> list[Tensor]:
         """What the model is called with: the prompts' tokens, padded on the right."""
-        longest = self._length(prompts[0])
+        longest = max(map(self._length, prompts))
         inputs = torch.full((len(prompts), longest), self.facts.pad_id, device=tokens.device)
         for i, prompt in enumerate(prompts):
             text = [*prompt.before, *tokens[prompt.row, self._kept(prompt) : prompt.stop].tolist()]

@@ -8,13 +8,14 @@ import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from retro.comparators.mixtures import ReadWindow, read_window
-from retro.comparators.rows import Scorer
+from retro.comparators.rows import Scorer, Way
 from retro.comparators.token_states import expect_apart
 from retro.errors import ConfigError, DataError
 from retro.model.protocol import KeyedModel, LanguageModel
@@ -121,8 +122,14 @@ class Ground:
 class Row:
     """A way to score windows, and what it costs before it does: nothing, for one that is ready."""
 
-    def __init__(self, scorer: Scorer) -> None:
+    def __init__(self, scorer: Scorer, way: Way | None = None) -> None:
         self.score = scorer
+        self._way = way
+
+    @contextmanager
+    def sampled(self) -> Iterator[Way | None]:
+        """Within this block, what tokens are drawn from; None if the row can only score."""
+        yield self._way
 
     def prepare(self) -> None:
         """Do now what has to be done once, so that the first window takes no longer than the others."""

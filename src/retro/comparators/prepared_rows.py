@@ -1,17 +1,21 @@
 """The rows that prepare something, one by one, and every row by its name."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from retro.comparators.cache import SHARPNESSES as THETAS
 from retro.comparators.in_context import InContext
 from retro.comparators.knn_lm import SHARPNESSES as ALPHAS
 from retro.comparators.lora import Lora
+from retro.comparators.mixed_model import FromMemory, FromPast, MixedModel, constant
 from retro.comparators.mixtures import Memory, Mixture, cached
 from retro.comparators.prepared import Arrays, Ground, PreparedRow, Row
-from retro.comparators.rows import scorer_of
+from retro.comparators.rows import Way, way_of
 from retro.comparators.spalm import Gate, learn_gate
 from retro.comparators.systems import read_row
 from retro.retrieval.lexical import search_by_words
@@ -46,6 +50,11 @@ class LoraRow(PreparedRow):
         with self._lora.attached():
             return score_batch(self.ground.model, self.ground.neighbours.table, [window])
 
+    @contextmanager
+    def sampled(self) -> Iterator[Way | None]:
+        with self._lora.attached():
+            yield Way(self.ground.model)
+
     @property
     def note(self) -> str:
         return f"tuned on {counted(int(self.made['windows']), 'window')} of {self.ground.window} tokens"
@@ -71,6 +80,15 @@ class KnnRow(PreparedRow):
 
     def scored(self, window: Window) -> np.ndarray:
         return self.mixture.bits(self.ground.read_scored(window), self.memory.log_probs)
+
+    @property
+    def votes(self) -> FromMemory:
+        """What the memory says of the next token."""
+        return FromMemory(self.memory, ALPHAS[self.mixture.column])
+
+    @contextmanager
+    def sampled(self) -> Iterator[Way | None]:
+        yield Way(MixedModel(self.ground.keyed, self.votes, constant(self.mixture.weight)))
 
     @property
     def note(self) -> str:
@@ -99,6 +117,13 @@ class SpalmRow(PreparedRow):
         read = self.ground.read_scored(window)
         return self._gate.bits(read, self.knn.memory.log_probs(read)[:, self.knn.mixture.column])
 
+    @contextmanager
+    def sampled(self) -> Iterator[Way | None]:
+        def weigh(keys: Tensor) -> Tensor:
+            return torch.from_numpy(self._gate.of(keys.cpu()))
+
+        yield Way(MixedModel(self.ground.keyed, self.knn.votes, weigh))
+
     @property
     def note(self) -> str:
         return f"a gate learned from {int(self.made['tokens']):,} tokens, over the memory of knn"
@@ -118,6 +143,11 @@ class CacheRow(PreparedRow):
 
     def scored(self, window: Window) -> np.ndarray:
         return self.mixture.bits(self.ground.read_scored(window), cached)
+
+    @contextmanager
+    def sampled(self) -> Iterator[Way | None]:
+        votes = FromPast(THETAS[self.mixture.column])
+        yield Way(MixedModel(self.ground.keyed, votes, constant(self.mixture.weight)))
 
     @property
     def num_bytes(self) -> int:
@@ -179,4 +209,5 @@ class AllRows:
             return CacheRow(self.ground)
         if name.kind == Bm25Row.name:
             return Bm25Row(self.ground, name.k)
-        return Row(scorer_of(row, self.ground.model, self.ground.neighbours))
+        way = way_of(row, self.ground.model, self.ground.neighbours)
+        return Row(way.scorer(self.ground.neighbours), way)

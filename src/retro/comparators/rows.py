@@ -34,30 +34,44 @@ Found = Mapping[int, Mapping[str, Mapping[str, Any]]]
 """`seconds` and `bits` of each row, by the first token of the window."""
 
 
-def scorer_of(row: str, model: LanguageModel, neighbours: Neighbours) -> Scorer:
-    """How a row that has nothing to prepare scores a window.
+@dataclass(frozen=True)
+class Way:
+    """A model that reads in some way, and how many neighbours of each chunk."""
+
+    model: LanguageModel
+    k: int = 0
+
+    def scorer(self, neighbours: Neighbours) -> Scorer:
+        """How it scores a window."""
+        read = neighbours if self.k else None
+        return lambda window: score_batch(self.model, neighbours.table, [window], read, self.k)
+
+
+def way_of(row: str, model: LanguageModel, neighbours: Neighbours) -> Way:
+    """How a row that has nothing to prepare reads.
 
     `off`, `on-K` with K neighbours, `prompt-K` with them in the prompt, `prompt-K-every-N` with those that
     are found by the last chunk's worth of text every N tokens, `plus-K` with K and the nearest in the prompt.
     """
     name = read_row(row)
     expect_saved(neighbours, name.k)
-    scored: LanguageModel
     if name.kind == "on" and not model.facts.retrieves:
         raise ConfigError(
             f"row {row!r} is of a model that reads neighbours; expected a RETRO or a fitted base"
         )
     if name.kind in (OFF, "on"):
-        scored = model
-    elif name.kind == "prompt":
+        return Way(model, name.k)
+    if name.kind == "prompt":
         find = Retriever(neighbours.datastore).values if name.every else None
-        scored = InContext(model, name.every, find)
-    elif name.kind == "plus":
-        scored = RetroPlusPlus(model)
-    else:
-        raise ConfigError(f"row {row!r} is prepared from other text, and there is none here; expected some")
-    read = neighbours if name.k else None
-    return lambda window: score_batch(scored, neighbours.table, [window], read, name.k)
+        return Way(InContext(model, name.every, find), name.k)
+    if name.kind == "plus":
+        return Way(RetroPlusPlus(model), name.k)
+    raise ConfigError(f"row {row!r} is prepared from other text, and there is none here; expected some")
+
+
+def scorer_of(row: str, model: LanguageModel, neighbours: Neighbours) -> Scorer:
+    """How a row that has nothing to prepare scores a window."""
+    return way_of(row, model, neighbours).scorer(neighbours)
 
 
 def score_window(window: Window, scorers: Mapping[str, Scorer], kept: Parts[Any]) -> None:

@@ -7,6 +7,7 @@ beside the base (`additions`). Only that is trained and saved; the base is named
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,19 @@ class FittedModel(Additions):
             return states, None
         scored = score_states(self.head, states, targets, self.vocab_size, self.pad_id)
         return states, scored.log_probs
+
+    @contextmanager
+    def watching_keys(self) -> Iterator[list[Tensor]]:
+        """Collect the last states of all that is read within this block."""
+        seen: list[Tensor] = []
+        decoder = self._plain_reader.decoder
+        handle = decoder.register_forward_hook(
+            lambda _module, _inputs, output: seen.append(output.last_hidden_state)
+        )
+        try:
+            yield seen
+        finally:
+            handle.remove()
 
     def settings(self) -> dict[str, Any]:
         return {

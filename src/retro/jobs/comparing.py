@@ -1,24 +1,29 @@
 """Rows of one or several runs of a workspace beside each other: the same documents, and what each costs."""
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
 from retro.comparators.knn_lm import size_of_datastore
 from retro.comparators.prepared import Ground, Row, Texts
 from retro.comparators.prepared_rows import AllRows
-from retro.comparators.rows import Rows, score_window
+from retro.comparators.rows import Rows, Way, score_window
 from retro.comparators.systems import read_row
 from retro.config import ModelConfig
 from retro.config.as_json import from_dict
 from retro.config.checks import require
 from retro.errors import ConfigError, DataError
+from retro.generation.request import Choice, Prompt, Request
+from retro.generation.sampler import Sampler
 from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.neighbours import Neighbours
+from retro.retrieval.retriever import Retriever
 from retro.run import make_model
 from retro.scoring.windows import Window, beginnings
 from retro.stages.files import make_fingerprint
@@ -27,6 +32,8 @@ from retro.stages.progress import Progress, at_step, no_progress
 from retro.workspace import OpenRun
 
 FOLDER = "comparison"
+SAMPLED_TOKENS = 64
+"""Tokens that a row draws to tell its speed."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,8 @@ class Extent:
     """Tokens of a beginning."""
     seconds: float = 360.0
     """CPU time to tune a model, and to fill a memory: about that of a fit."""
+    sampled: int = 0
+    """Documents whose first two chunks are continued by every row, for its speed; 0: none."""
 
     def __post_init__(self) -> None:
         require(self.num_documents > 0, f"there are {self.num_documents} documents; expected at least one")
@@ -72,6 +81,8 @@ class Compared:
 
     rows: Rows
     costs: Mapping[str, Cost]
+    sampling: Mapping[str, float]
+    """Tokens a second that are drawn behind two chunks of text, its reading included; NaN where none are."""
 
 
 class _Bench:
@@ -111,6 +122,38 @@ class _Bench:
 
     def score(self, window: Window) -> None:
         score_window(window, {name: row.score for name, row in self.rows.items()}, self.kept)
+
+    def sample(self, window: Window) -> None:
+        """Continue the window's first two chunks by every row that has not done so yet."""
+        name = f"sampled-{window.start}"
+        found = self.kept.read(name) if self.kept.has(name) else {}
+        tokens = self.neighbours.store.tokens[window.start :][: 2 * self.neighbours.table.chunk_len]
+        for row in [row for row in self.rows if row not in found]:
+            with self.rows[row].sampled() as way:
+                if way is not None:
+                    found[row] = self._draw(way, np.asarray(tokens).tolist())
+                    self.kept.write(name, found)
+
+    def _draw(self, way: Way, tokens: list[int]) -> dict[str, float]:
+        """How many tokens were drawn, and how long it took."""
+        retriever = Retriever(self.neighbours.datastore, way.k) if way.k else None
+        sampler = Sampler(way.model, retriever, self.opened.tokenizer)
+        # Greedy, and never the end of the text, so that all rows draw as many.
+        choice = Choice(temperature=0.0, min_tokens=SAMPLED_TOKENS)
+        request = Request(
+            prompts=[Prompt(tokens)], max_tokens=SAMPLED_TOKENS, choice=choice, retrieval=bool(way.k)
+        )
+        started = time.perf_counter()
+        sample = sampler.generate(request)
+        seconds = time.perf_counter() - started
+        return {"seconds": seconds, "tokens": len(sample.tokens) - len(tokens)}
+
+    def speed(self, name: str, windows: Sequence[Window]) -> float:
+        """Tokens a second that a row has drawn."""
+        parts = [self.kept.read(f"sampled-{window.start}") for window in windows]
+        drawn = [part[name] for part in parts if name in part]
+        seconds = sum(one["seconds"] for one in drawn)
+        return sum(one["tokens"] for one in drawn) / seconds if seconds else math.nan
 
     def cost(self, name: str) -> Cost:
         row = self.rows[name]
@@ -168,13 +211,19 @@ def compare_rows(
         for bench in benches.values():
             bench.score(window)
     scoring(len(windows), len(windows))
+    sampled = windows[: extent.sampled]
+    for number, window in enumerate(sampled):
+        progress(number, len(sampled), "Sampling")
+        for bench in benches.values():
+            bench.sample(window)
     found = {}
     for window in windows:
         kept = {name: bench.kept.read(str(window.start)) for name, bench in benches.items()}
         found[window.start] = {entry.label: kept[str(entry.opened.path)][entry.row] for entry in entries}
     lengths = entries[0].opened.tokenizer.token_lengths
     costs = {entry.label: benches[str(entry.opened.path)].cost(entry.row) for entry in entries}
-    return Compared(Rows(neighbours, lengths, found), costs)
+    sampling = {entry.label: benches[str(entry.opened.path)].speed(entry.row, sampled) for entry in entries}
+    return Compared(Rows(neighbours, lengths, found), costs, sampling)
 
 
 def _windows(neighbours: Neighbours, extent: Extent) -> list[Window]:

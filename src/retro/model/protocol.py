@@ -8,6 +8,7 @@ in the distribution of a memory. Nothing above this package depends on a model's
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -205,6 +206,10 @@ class KeyedModel(LanguageModel, Protocol):
 
         Both are computed without retrieval.
         """
+        ...
+
+    def watching_keys(self) -> AbstractContextManager[list[Tensor]]:
+        """Within this block, collect the keys of all that the model reads, as (batch, …, width)."""
         ...
 
 

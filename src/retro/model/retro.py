@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -253,18 +254,24 @@ class Retro(TrainableModel):
         It is taken after the layer's norm: the state that Khandelwal et al. (2020) found best
         as a key of kNN-LM. RETRO's paper says only that its keys are as wide as the model.
         """
+        with self.watching_keys() as seen:
+            hidden = self.hidden(tokens)
+        if targets is None:
+            return seen[0], None
+        scored = score_states(self.read_out, hidden, targets, self.config.vocab_size, self.config.pad_id)
+        return seen[0], scored.log_probs
+
+    @contextmanager
+    def watching_keys(self) -> Iterator[list[Tensor]]:
+        """Collect the keys of all that is read within this block."""
         seen: list[Tensor] = []
         norm = self.layers[-1].feed_forward.norm
         # A hook, so that `run_layers` need not carry a state that nothing else asks for.
         handle = norm.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
         try:
-            hidden = self.hidden(tokens)
+            yield seen
         finally:
             handle.remove()
-        if targets is None:
-            return seen[0], None
-        scored = score_states(self.read_out, hidden, targets, self.config.vocab_size, self.config.pad_id)
-        return seen[0], scored.log_probs
 
     def settings(self) -> dict[str, Any]:
         settings = to_dict(self.config)

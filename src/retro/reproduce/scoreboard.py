@@ -10,7 +10,7 @@ import numpy as np
 
 from retro.comparators.rows import CHANGED, OFF, RowResult
 from retro.comparators.systems import ELSEWHERE, read_row, system_of
-from retro.jobs.comparing import Compared, Entry, Extent, compare_rows
+from retro.jobs.comparing import SAMPLED_TOKENS, Compared, Entry, Extent, compare_rows
 from retro.pages.plots import Point, point_plot
 from retro.reproduce.result import Cell, Figure, Findings, Table
 from retro.reproduce.scales import Scale
@@ -21,6 +21,8 @@ from retro.study import Study
 
 RUN = "retro"
 RETRO_OFF = "RETRO[OFF]"
+SAMPLED = 3
+"""Documents that are continued to tell how fast each row draws tokens."""
 COLOURS = {"off": "baseline", "on": "on", "plus": "on", "prompt": "fit", "bm25": "fit"}
 """Of the points, by the kind of row; all others have one of their own."""
 
@@ -28,7 +30,7 @@ COLOURS = {"off": "baseline", "on": "on", "plus": "on", "prompt": "fit", "bm25":
 def table(study: Study, scale: Scale) -> Findings:
     """Rows of a fitted base, or of a baseline and a RETRO of our own, whichever the study has."""
     entries = _entries(study)
-    extent = Extent(scale.compared_documents, study.run.evaluation.window, _budget(study))
+    extent = Extent(scale.compared_documents, study.run.evaluation.window, _budget(study), SAMPLED)
     with study.narrator.progress("Systems beside each other") as progress:
         compared = compare_rows(entries, extent=extent, progress=progress)
     lines = [_Line(entry, compared, _earlier(study, entry)) for entry in entries]
@@ -105,6 +107,12 @@ class _Line:
         return self.compared.costs[self.label].num_bytes
 
     @property
+    def drawn(self) -> float | None:
+        """Tokens a second; None if the row only scores."""
+        speed = self.compared.sampling[self.label]
+        return None if np.isnan(speed) else speed
+
+    @property
     def seconds(self) -> float | None:
         seconds = self.earlier + self.compared.costs[self.label].seconds
         return None if np.isnan(seconds) else seconds
@@ -129,6 +137,7 @@ def _costs(lines: Sequence[_Line]) -> Table:
                 "" if line.label == OFF else part(hurt),
                 result.tokens_per_second,
                 result.speed,
+                line.drawn,
                 line.num_bytes / 1e6,
                 line.seconds,
             ]
@@ -141,12 +150,14 @@ def _costs(lines: Sequence[_Line]) -> Table:
         "hurt",
         "tokens a second",
         "of off's",
+        "drawn a second",
         "MB",
         "seconds",
     ]
     title = (
         f"bits and costs: part of the tokens that cost at least {CHANGED} bits less or more, "
-        "speed of scoring, MB beyond the model, seconds of preparation"
+        f"speed of scoring, and of drawing {SAMPLED_TOKENS} tokens behind two chunks, MB beyond the model, "
+        "seconds of preparation"
     )
     return Table(title, headings, rows)
 
