@@ -4,6 +4,7 @@ The demo, a study of anybody's text and the paper's experiments are studies: a f
 config and its sources. What is finished is reused.
 """
 
+import copy
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,6 @@ import numpy as np
 
 from retro import catalogue
 from retro.config import EvaluationConfig, ModelConfig, RetrievalConfig, RunConfig, TrainingConfig
-from retro.config.as_json import to_dict
 from retro.config.fit import FitConfig
 from retro.corpus.documents import SPLITS
 from retro.corpus.ingest import ingest
@@ -91,6 +91,22 @@ class Study:
         self.clock = Clock(folder / "seconds.json")
         self.used: dict[str, str] = {}
         """Fingerprints of what was opened."""
+        self.suffix = ""
+        """What the names of runs end with, if the study was begun with another seed."""
+
+    def reseeded(self, seed: int) -> "Study":
+        """The same study of the same data, whose models are trained with another seed as runs of their own.
+
+        What it opens is noted with what this one opens.
+        """
+        other = copy.copy(self)
+        other.run = replace(self.run, training=replace(self.run.training, seed=seed))
+        other.suffix = f"-seed-{seed}"
+        return other
+
+    def run_name(self, name: str) -> str:
+        """The name in the workspace of one of the study's runs."""
+        return name + self.suffix
 
     @contextmanager
     def part(self, name: str, finished: Path, title: str) -> Iterator[Progress]:
@@ -133,22 +149,32 @@ class Study:
         """Train a run, by default with the study's own config; `baseline` is trained
         without retrieval."""
         model = model or (self.run.model.baseline() if name == "baseline" else self.run.model)
-        training = training or self.run.training
+        training = replace(training or self.run.training, seed=self.run.training.seed)
+        name = self.run_name(name)
         with self.part(f"train {name}", self.work.run_path(name), f"Training {name}") as progress:
             progress = self._announced(progress, training)
             artifact = train_run(self.work, name, model, training, progress)
         return self._note(name, artifact)
 
-    def fit(self, name: str, num_steps: int) -> Artifact:
-        """RETROfit the baseline."""
+    def fit(
+        self,
+        name: str,
+        num_steps: int,
+        retrieval: RetrievalConfig | None = None,
+        training: TrainingConfig | None = None,
+    ) -> Artifact:
+        """RETROfit the baseline, by default with what the study's own model has for retrieval."""
         self.train("baseline")
+        training = training or self.run.training
         # A short fit would otherwise end while the learning rate is still rising.
-        warmup_steps = min(self.run.training.warmup_steps, num_steps // 5)
-        training = replace(self.run.training, num_steps=num_steps, warmup_steps=warmup_steps)
-        retrieval = self.run.model.retrieval or RetrievalConfig()
+        warmup_steps = min(training.warmup_steps, num_steps // 5)
+        seed = self.run.training.seed
+        training = replace(training, num_steps=num_steps, warmup_steps=warmup_steps, seed=seed)
+        retrieval = retrieval or self.run.model.retrieval or RetrievalConfig()
+        name, baseline = self.run_name(name), self.run_name("baseline")
         with self.part(f"train {name}", self.work.run_path(name), f"Training {name}") as progress:
             progress = self._announced(progress, training)
-            artifact = fit_run(self.work, name, "baseline", retrieval, training, progress)
+            artifact = fit_run(self.work, name, baseline, retrieval, training, progress)
         return self._note(name, artifact)
 
     def fit_base(self, name: str) -> Artifact:
@@ -171,11 +197,12 @@ class Study:
 
     def opened(self, name: str) -> OpenRun:
         """A finished run."""
-        return self.work.run(name)
+        return self.work.run(self.run_name(name))
 
     def evaluate(self, name: str, config: EvaluationConfig | None = None) -> Evaluation:
         """Score a finished run on the test documents."""
         opened = self.opened(name)
+        name = self.run_name(name)
         path = opened.evaluation_path("test")
         with self.part(f"evaluate {name}", path, f"Evaluating {name}") as progress:
             evaluation = evaluate_split(opened, "test", config or self.run.evaluation, progress)
@@ -190,6 +217,7 @@ class Study:
     def document_bits(self, name: str, label: str, neighbours: Neighbours, k: int) -> np.ndarray:
         """Bits of every document with given neighbours, kept under their own label."""
         opened = self.opened(name)
+        name = self.run_name(name)
         store = neighbours.store
 
         def work(stage: Stage) -> None:
@@ -203,7 +231,7 @@ class Study:
             "tokens": store.fingerprint,
             "neighbours": neighbours.fingerprint,
         }
-        config = {"k": k, **to_dict(self.run.evaluation)}
+        config = {"k": k, **self.run.evaluation.settings()}
         # A stage of its own, so that it is not scored again on the next run.
         path = self.folder / "scores" / f"{name}-{label}"
         artifact = run_stage(path, "scores", config, inputs, work, "retro reproduce")
@@ -213,7 +241,7 @@ class Study:
 
     def curve(self, name: str, metric: str) -> tuple[list[int], list[float]]:
         """Tokens seen and values of a metric over a run."""
-        return curve(read_metrics(self.work.run_path(name) / METRICS), metric)
+        return curve(read_metrics(self.work.run_path(self.run_name(name)) / METRICS), metric)
 
     def _note(self, name: str, artifact: Artifact) -> Artifact:
         self.used[name] = artifact.fingerprint

@@ -2,7 +2,7 @@
 
 import pytest
 
-from retro.reproduce.claims import CLAIMS, TESTED_BY, Verdict, above, together, within
+from retro.reproduce.claims import CLAIMS, TESTED_BY, Claim, Verdict, above, over_seeds, together, within
 from retro.reproduce.runner import EXPERIMENTS
 from retro.scoring.intervals import Interval
 
@@ -40,3 +40,16 @@ def test_a_claim_of_parts_is_as_good_as_its_worst() -> None:
     assert together(YES, YES) is YES
     assert together(YES, UNSURE) is UNSURE
     assert together(UNSURE, NO, YES) is NO
+
+
+def test_seeds_that_disagree_decide_nothing() -> None:
+    def claim(verdict: Verdict, estimate: float) -> Claim:
+        return Claim("on-below-off", verdict, "found", Interval(estimate, estimate - 0.01, estimate + 0.01))
+
+    alone = claim(YES, 0.1)
+    assert over_seeds([alone]) == alone
+    assert alone.spread == ""
+    agreed = over_seeds([alone, claim(YES, 0.2)])
+    assert (agreed.verdict, agreed.seeds, agreed.spread) == (YES, (0.1, 0.2), "seeds: 10.0, 20.0 %")
+    assert over_seeds([alone, claim(NO, -0.1)]).verdict is UNSURE
+    assert over_seeds([alone, claim(UNSURE, 0.0)]).verdict is UNSURE

@@ -12,7 +12,8 @@ def a_result() -> Result:
     table = Table(
         "numbers", ["name", "value", "count"], [["a <b>", Interval(1.0, 0.5, 1.5), 12_345], ["c", 0.25, None]]
     )
-    claim = Claim("on-below-off", Verdict.TOO_SMALL, "1.0 % (−0.5 to 1.5) fewer bits")
+    number = Interval(0.01, -0.005, 0.015)
+    claim = Claim("on-below-off", Verdict.TOO_SMALL, "1.0 % (−0.5 to 1.5) fewer bits", number, (0.01, 0.02))
     figure = Figure("curve", "A curve.", "<svg></svg>")
     return Result(
         "table-x",
@@ -46,6 +47,7 @@ def test_cells_are_legible() -> None:
 def test_the_page_lists_every_claim_and_escapes(tmp_path: Path) -> None:
     page = render([a_result()], "tiny")
     assert "? too small to tell" in page
+    assert "seeds: 1.0, 2.0 %" in page
     assert page.count("not run") == len(CLAIMS) - 1
     assert "a &lt;b&gt;" in page
     assert "retro reproduce table-x" in page

@@ -1,6 +1,7 @@
 """Experiments on a small corpus with everything real, and what a second run reuses."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from retro.reproduce import scales
 from retro.reproduce.claims import TESTED_BY
 from retro.reproduce.runner import EXPERIMENTS, finished, reproduce
 from retro.reproduce.scales import Scale
+from retro.workspace import Workspace
 from tests.pages.checks import check_page
 from tests.workspaces import Silent, small_run
 
@@ -86,6 +88,51 @@ def test_a_second_run_trains_nothing(folder: Path, small_scale: Scale, text_fold
     again = reproduce(("table-retrieval",), small_scale, folder, Silent(), [str(text_folder)])
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("manifest.json")} == before
     assert again[0] == finished(folder)[0]
+
+
+def test_other_seeds_stand_beside_the_first(folder: Path, small_scale: Scale, text_folder: Path) -> None:
+    before = (folder / "runs" / "retro" / "model.safetensors").read_bytes()
+    scale = dataclasses.replace(small_scale, more_seeds=(1,))
+    (first,) = [result for result in finished(folder) if result.name == "table-retrieval"]
+    (result,) = reproduce(("table-retrieval",), scale, folder, Silent(), [str(text_folder)])
+    for claim, alone in zip(result.claims, first.claims, strict=True):
+        assert (claim.found, claim.number) == (alone.found, alone.number)
+        assert len(claim.seeds) == 2
+        assert claim.seeds[0] == alone.number.estimate  # type: ignore[union-attr]
+        assert claim.seeds[1] != claim.seeds[0]
+    assert result.tables[-1].headings == ["claim", "seed 0", "seed 1", "verdicts"]
+    assert {"retro", "retro-seed-1"} <= set(result.provenance["fingerprints"])
+    other = (folder / "runs" / "retro-seed-1" / "model.safetensors").read_bytes()
+    assert other != before == (folder / "runs" / "retro" / "model.safetensors").read_bytes()
+    first.save(folder / "reproduce")
+
+
+def test_both_memories_hold_the_same_part_of_the_text(
+    folder: Path, small_scale: Scale, text_folder: Path
+) -> None:
+    scale = dataclasses.replace(small_scale, knn_part=0.5, with_pointer=True)
+    (result,) = reproduce(("table-knn-lm",), scale, folder, Silent(), [str(text_folder)])
+    labels = [str(row[0]) for row in result.tables[0].rows]
+    assert labels[-2:] == ["RETRO[ON], k = 10", "RETROfit[ON] with the pointer, k = 10"]
+    keys = {str(row[0]): row[4] for row in result.tables[0].rows}
+    thinned = Workspace(folder).path / "thinned" / "test" / "0.5-10-0" / "manifest.json"
+    counts = json.loads(thinned.read_text())["counts"]
+    assert keys["RETRO[ON], k = 10"] == counts["keys"]
+    # A key for every token but the first of each document.
+    assert keys["kNN-LM"] == counts["tokens"] - counts["documents"]
+    assert "both over the same 50% of the text" in result.claims[0].found
+
+
+@pytest.mark.slow
+def test_an_ablation_of_fits_leaves_the_baseline_alone(
+    folder: Path, small_scale: Scale, text_folder: Path
+) -> None:
+    scale = dataclasses.replace(small_scale, fitted_ablation=True)
+    (result,) = reproduce(("table-ablation",), scale, folder, Silent(), [str(text_folder)])
+    rows = {str(row[0]): row for row in result.tables[0].rows}
+    (retrieval,) = [result for result in finished(folder) if result.name == "table-retrieval"]
+    assert rows["no-retrieval"][1] == retrieval.tables[0].rows[0][1]
+    assert (folder / "runs" / "ablation-fit-neighbours-only").exists()
 
 
 @pytest.mark.slow

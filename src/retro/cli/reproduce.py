@@ -61,5 +61,6 @@ def main(arguments: list[str]) -> None:
             style, mark = STYLES[CLASSES[claim.verdict]], MARKS[claim.verdict]
             verdict = f"[{style}]{mark} {claim.verdict.value}[/]"
             CONSOLE.print(f"{verdict}: {statement}", soft_wrap=True, markup=True)
-            CONSOLE.print(f"    {claim.found}", soft_wrap=True, highlight=False)
+            spread = f"; {claim.spread}" if claim.spread else ""
+            CONSOLE.print(f"    {claim.found}{spread}", soft_wrap=True, highlight=False)
     CONSOLE.print(f"{options.out / 'reproduce' / 'report.html'}", soft_wrap=True)

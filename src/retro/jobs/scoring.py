@@ -7,15 +7,19 @@ import dataclasses
 import shlex
 from pathlib import Path
 
+import numpy as np
+
 from retro import catalogue
 from retro.card import write_card
 from retro.comparators.knn_lm import KnnEvaluation, evaluate_knn
 from retro.config import EvaluationConfig, KnnConfig
 from retro.corpus.readers import FieldMap
 from retro.errors import ArtifactError
+from retro.retrieval.chunks import content_hashes
 from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.pinned import open_pinned
 from retro.retrieval.retriever import Retriever
+from retro.retrieval.thinning import uniform
 from retro.scoring import tasks
 from retro.scoring.evaluate import NEIGHBOURS, Evaluation, evaluate, expect_documents
 from retro.scoring.inspection import DocumentGain, InspectedDocument, find_document, inspect_document
@@ -201,15 +205,20 @@ def knn_lm(
     split: str = "test",
     tune_on: str = "valid",
     progress: Progress = no_progress,
+    part: float = 1.0,
 ) -> KnnEvaluation:
     """Score a run, usually a baseline, as kNN-LM over the training tokens and with a cache.
 
-    Both are tuned on another split than the one reported.
+    Both are tuned on another split than the one reported. With a `part`, the memory holds only the documents
+    that a datastore thinned to that part has.
     """
     model = opened.model  # before the stores: a run that is not there is what a user should hear of first
     memory, tuned_on, reported = opened.store("train"), opened.store(tune_on), opened.store(split)
     assert opened.work is not None  # or there would be no stores
     path = opened.work.path / "knn" / opened.name
+    if part < 1.0:
+        memory = memory.select(np.flatnonzero(uniform(content_hashes(memory), seed=0) < part).tolist())
+        path = path.with_name(f"{opened.name}-{part:g}")
     return evaluate_knn(
         model, opened.run.fingerprint, memory, tuned_on, reported, path, config, evaluation, progress
     )

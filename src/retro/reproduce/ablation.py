@@ -17,6 +17,11 @@ from retro.study import Study
 
 DEFAULT = "retro"
 """The variant that the others are compared with."""
+CLAIMED = (
+    *("retro", "no-query-conditioning", "no-cross-attention-positions"),
+    *("neighbours-only", "continuations-only"),
+)
+"""The variants that the claims compare."""
 PAPER = {
     "retro": 0.822,
     "no-query-conditioning": 0.829,
@@ -38,18 +43,22 @@ PAPER = {
 
 
 def table(study: Study, scale: Scale) -> Findings:
-    """Train and score every variant; finished ones are reused."""
-    variants = {name: ablation(scale.ablation, name) for name in ABLATIONS}
+    """Train and score every variant; finished ones are reused.
+
+    With another seed than the study's own, only those that a claim compares.
+    """
+    names = CLAIMED if study.suffix else tuple(ABLATIONS)
+    variants = {name: ablation(scale.ablation, name) for name in names}
     # In a small model some rows of the table have the same config, which is trained only once.
     same = {name: _twin(name, variants) for name in variants}
-    evaluations = {name: _evaluated(study, same[name], variants[same[name]]) for name in variants}
+    evaluations = {name: _evaluated(study, scale, same[name], variants[same[name]]) for name in variants}
     bits = {name: evaluation.document_bits(_mode(variants[name])) for name, evaluation in evaluations.items()}
     num_bytes = evaluations[DEFAULT].arrays["document_bytes"]
     # The part of each variant's bits that the default saves; negative if the variant is better.
     costs = {name: relative_gain(bits[DEFAULT], value) for name, value in bits.items()}
     # The median, because an interruption or another busy process hardly changes it.
     speeds = {
-        name: float(np.median(study.curve(_run_name(same[name]), "tokens_per_second")[1]))
+        name: float(np.median(study.curve(_run_name(scale, same[name]), "tokens_per_second")[1]))
         for name in variants
     }
     rows: list[list[Cell]] = [
@@ -85,18 +94,11 @@ def _claims(bits: dict[str, np.ndarray], costs: dict[str, Interval]) -> list[Cla
         f"F needs {fewer(f_over_n, 'than N')}; "
         f"both together need {fewer(both[0], 'than N')} and {fewer(both[1], 'than F')}"
     )
+    conditioning, positions = costs["no-query-conditioning"], costs["no-cross-attention-positions"]
     return [
-        Claim("continuations", together(above(f_over_n), *map(above, both)), found),
-        Claim(
-            "conditioning",
-            above(costs["no-query-conditioning"]),
-            f"with it {fewer(costs['no-query-conditioning'])}",
-        ),
-        Claim(
-            "positions",
-            above(costs["no-cross-attention-positions"]),
-            f"with them {fewer(costs['no-cross-attention-positions'])}",
-        ),
+        Claim("continuations", together(above(f_over_n), *map(above, both)), found, f_over_n),
+        Claim("conditioning", above(conditioning), f"with it {fewer(conditioning)}", conditioning),
+        Claim("positions", above(positions), f"with them {fewer(positions)}", positions),
     ]
 
 
@@ -108,16 +110,25 @@ def _twin(name: str, variants: dict[str, RunConfig]) -> str:
     )
 
 
-def _run_name(name: str) -> str:
-    return f"ablation-{name}"
+def _run_name(scale: Scale, name: str) -> str:
+    if not scale.fitted_ablation:
+        return f"ablation-{name}"
+    # Of a fit nothing is left without retrieval but the baseline.
+    return "baseline" if name == "no-retrieval" else f"ablation-fit-{name}"
 
 
 def _mode(run: RunConfig) -> str:
     return on(run.training.num_neighbours) if run.model.uses_retrieval else OFF
 
 
-def _evaluated(study: Study, name: str, run: RunConfig) -> Evaluation:
-    study.train(_run_name(name), run.model, run.training)
+def _evaluated(study: Study, scale: Scale, name: str, run: RunConfig) -> Evaluation:
+    run_name = _run_name(scale, name)
+    if not scale.fitted_ablation:
+        study.train(run_name, run.model, run.training)
+    elif run.model.retrieval is None:
+        return study.evaluated(run_name)
+    else:
+        study.fit(run_name, run.training.num_steps, run.model.retrieval, run.training)
     # Each variant is scored with as many neighbours as it was trained with.
     scoring = replace(run.evaluation, num_neighbours=(run.training.num_neighbours,))
-    return study.evaluate(_run_name(name), scoring)
+    return study.evaluate(run_name, scoring)

@@ -1,6 +1,7 @@
 """What the paper claims, and how an interval decides whether a claim was reproduced."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from retro.scoring.intervals import Interval
@@ -20,10 +21,23 @@ class Claim:
     verdict: Verdict
     found: str
     """The numbers behind the verdict, in a sentence."""
+    number: Interval | None = None
+    """The first of these numbers, which other seeds are compared by; None if it depends on no training."""
+    seeds: tuple[float, ...] = ()
+    """The same number for every seed, the first included; empty if there was only one training."""
 
     @property
     def statement(self) -> str:
         return CLAIMS[self.key]
+
+    @property
+    def spread(self) -> str:
+        """The number of every seed, in words; empty if there was only one training."""
+        if not self.seeds:
+            return ""
+        plain = self.key in PLAIN
+        numbers = [f"{value:.3f}" if plain else f"{100 * value:.1f}" for value in self.seeds]
+        return f"seeds: {', '.join(numbers)}" + ("" if plain else " %")
 
 
 CLAIMS = {
@@ -53,6 +67,8 @@ CLAIMS = {
     "questions": "passages carry answers: open book above closed book and above shuffled passages",
 }
 """The claims by key, in the order of the checklist."""
+PLAIN = ("leakage-slope", "sources", "link-distance")
+"""Claims whose number is no part of anything, and is not shown in percent."""
 TESTED_BY = {
     "on-below-off": "table-retrieval",
     "off-like-baseline": "table-retrieval",
@@ -91,6 +107,19 @@ def within(interval: Interval, margin: float) -> Verdict:
 def exactly(holds: bool) -> Verdict:
     """The verdict on a fact that needs no interval."""
     return Verdict.REPRODUCED if holds else Verdict.NOT_REPRODUCED
+
+
+def over_seeds(claims: Sequence[Claim]) -> Claim:
+    """One claim of several trainings: the first, with the numbers of all; decided if all of them agree."""
+    first = claims[0]
+    if len(claims) == 1:
+        return first
+    agreed = len({claim.verdict for claim in claims}) == 1
+    return replace(
+        first,
+        verdict=first.verdict if agreed else Verdict.TOO_SMALL,
+        seeds=tuple(claim.number.estimate for claim in claims if claim.number is not None),
+    )
 
 
 def together(*verdicts: Verdict) -> Verdict:

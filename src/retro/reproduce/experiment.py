@@ -1,12 +1,13 @@
 """What all experiments share: a study that provides models, and curves for what they find."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from retro.pages.plots import Line
-from retro.reproduce.result import Findings
+from retro.reproduce.claims import over_seeds
+from retro.reproduce.result import Cell, Findings, Table
 from retro.reproduce.scales import Scale
 from retro.scoring.evaluate import OFF, Evaluation, on
 from retro.scoring.intervals import Interval, bootstrap_ratio
@@ -21,6 +22,30 @@ class Experiment:
     paper: str
     """What the paper reports there."""
     run: Callable[[Study, Scale], Findings]
+    seeded: bool = False
+    """Whether it is repeated with the scale's other seeds."""
+
+
+def run_seeds(experiment: Experiment, study: Study, scale: Scale) -> Findings:
+    """What an experiment finds with the run's own seed, with the numbers of its claims for the others."""
+    findings = experiment.run(study, scale)
+    if not (experiment.seeded and scale.more_seeds and findings.claims):
+        return findings
+    seeds = [study.run.training.seed, *scale.more_seeds]
+    others = [experiment.run(study.reseeded(seed), scale).claims for seed in scale.more_seeds]
+    # Every training makes the same claims, in the same order.
+    rows = [list(claims) for claims in zip(findings.claims, *others, strict=True)]
+    headings = ["claim", *(f"seed {seed}" for seed in seeds), "verdicts"]
+    cells: list[list[Cell]] = [
+        [
+            claims[0].statement,
+            *(claim.number for claim in claims),
+            "; ".join(claim.verdict.value for claim in claims),
+        ]
+        for claims in rows
+    ]
+    table = Table("the claims' numbers with every seed", headings, cells)
+    return replace(findings, tables=[*findings.tables, table], claims=[over_seeds(row) for row in rows])
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,13 @@ def retrieval(study: Study, scale: Scale) -> Findings:
         [NAMES[name], per_byte[name], percent(gains[name]) if name in gains else ""] for name in bits
     ]
     claims = [
-        Claim("on-below-off", above(over_off), fewer(over_off)),
-        Claim("off-like-baseline", within(gains["off"], SAME), fewer(gains["off"], "than the baseline")),
+        Claim("on-below-off", above(over_off), fewer(over_off), over_off),
+        Claim(
+            "off-like-baseline",
+            within(gains["off"], SAME),
+            fewer(gains["off"], "than the baseline"),
+            gains["off"],
+        ),
     ]
     bars = [Bar(NAMES[name], value.estimate, value.low, value.high, name) for name, value in per_byte.items()]
     caption = "Bits per byte on the test documents, 95 % intervals over documents."
@@ -97,7 +102,7 @@ def _order_claim(names: np.ndarray, bits: dict[str, np.ndarray], overlap: np.nda
     sentence = (
         f"rank correlation of gain and overlap over {counted(len(kinds), 'source')}: {bounds(interval, 2)}"
     )
-    return [Claim("sources", above(interval), sentence)]
+    return [Claim("sources", above(interval), sentence, interval)]
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -143,7 +148,7 @@ def retrofit(study: Study, scale: Scale) -> Findings:
         f"{counted(study.run.training.num_steps, 'step')}; "
         f"with retrieval off {'equal to the bit' if same else 'different'}"
     )
-    claim = Claim("retrofit", together(above(share, CLOSE), exactly(same)), sentence)
+    claim = Claim("retrofit", together(above(share, CLOSE), exactly(same)), sentence, share)
     lines = [
         _curve(study, "baseline", "valid_off", "baseline", "baseline"),
         _curve(study, "retro", "valid_on", "RETRO[ON]", "on"),
@@ -190,12 +195,13 @@ def leakage(study: Study, scale: Scale) -> Findings:
     comparison = compare(found.baseline, found.retro, on(found.k))
     new, steeper = comparison.gain_on_new_chunks, comparison.steeper
     claims = [
-        Claim("unseen-text", above(new), fewer(new, "than the baseline on chunks with r ≤ 12.5 %")),
+        Claim("unseen-text", above(new), fewer(new, "than the baseline on chunks with r ≤ 12.5 %"), new),
         Claim(
             "leakage-slope",
             above(steeper),
             f"from α = 12.5 % to 100 % RETRO[ON] falls {bounds(steeper, 4)} bits per byte further "
             "than the baseline",
+            steeper,
         ),
     ]
     plot = line_plot(lines, "overlap allowed, α in %", "bpb(α)")

@@ -20,6 +20,7 @@ td.verdict { white-space: nowrap; font-weight: 600; }
 td.good { color: var(--good); }
 td.bad { color: var(--bad); }
 td.unsure, td.open, td.found { color: var(--quiet); }
+span.seeds { white-space: nowrap; }
 section { border-top: 1px solid var(--line); margin-top: 2.4em; }
 details { margin-top: 1em; font-size: .93em; }
 summary { cursor: pointer; }
@@ -57,8 +58,8 @@ def render(results: Sequence[Result], scale: str, made: Made | None = None) -> s
     )
     body = f"""<p class="lead">{tally(results)}</p>
 <p class="note">A claim is reproduced if the whole 95 % interval (bootstrap over documents) speaks for it, not
-reproduced if the whole interval speaks against it, and too small to tell otherwise. The models are small:
-the findings hold for this data and these sizes.</p>
+reproduced if the whole interval speaks against it, and too small to tell otherwise, as where trainings with
+several seeds disagree. The models are small: the findings hold for this data and these sizes.</p>
 <table class="claims"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>
 {"".join(map(_section, results))}"""
     return page(f"RETRO reproduced, scale {scale}", body, STYLE, made=made)
@@ -71,10 +72,11 @@ def _claim_row(statement: str, claim: Claim | None, experiment: str, ran: bool) 
         reason = why(f"{experiment} {told}.")
         return f'<tr>{mark}<td class="open">{escape(statement)}</td><td>{reason}</td></tr>'
     verdict = f"{MARKS[claim.verdict]} {claim.verdict.value}"
+    spread = f' <span class="seeds">{escape(claim.spread)}</span>' if claim.spread else ""
     cells = [
         f'<td class="verdict {CLASSES[claim.verdict]}">{verdict}</td>',
         f"<td>{escape(statement)}</td>",
-        f'<td class="found"><a href="#{experiment}">{escape(claim.found)}</a></td>',
+        f'<td class="found"><a href="#{experiment}">{escape(claim.found)}</a>{spread}</td>',
     ]
     return f"<tr>{''.join(cells)}</tr>"
 

@@ -74,7 +74,14 @@ class Result:
             ],
             "figures": [{"name": f.name, "caption": f.caption} for f in self.figures],
             "claims": [
-                {"key": c.key, "statement": c.statement, "verdict": c.verdict.value, "found": c.found}
+                {
+                    "key": c.key,
+                    "statement": c.statement,
+                    "verdict": c.verdict.value,
+                    "found": c.found,
+                    "number": _plain(c.number),
+                    "seeds": list(c.seeds),
+                }
                 for c in self.claims
             ],
             "provenance": self.provenance,
@@ -92,10 +99,22 @@ class Result:
             Figure(f["name"], f["caption"], (path.parent / f"{values['name']}-{f['name']}.svg").read_text())
             for f in values["figures"]
         ]
-        claims = [Claim(c["key"], Verdict(c["verdict"]), c["found"]) for c in values["claims"]]
+        claims = [_claim(c) for c in values["claims"]]
         return Result(
             values["name"], values["title"], values["paper"], tables, figures, claims, values["provenance"]
         )
+
+
+def _claim(values: dict[str, Any]) -> Claim:
+    # Results from before models were trained with several seeds have no numbers.
+    number = values.get("number")
+    return Claim(
+        values["key"],
+        Verdict(values["verdict"]),
+        values["found"],
+        Interval(**number) if number else None,
+        tuple(values.get("seeds", ())),
+    )
 
 
 def text_of(cell: Cell) -> str:

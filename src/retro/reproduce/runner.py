@@ -9,7 +9,7 @@ from retro.errors import ConfigError
 from retro.pages.shell import Made
 from retro.pages.sources import corpus_words
 from retro.reproduce import ablation, language_modelling, memories, other_data, scaling, scoreboard
-from retro.reproduce.experiment import Experiment
+from retro.reproduce.experiment import Experiment, run_seeds
 from retro.reproduce.page import render
 from retro.reproduce.result import Result
 from retro.reproduce.scales import Scale
@@ -22,6 +22,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Retrieval off and on",
         "RETRO[ON] is far below the baseline on every set, and RETRO[OFF] close to it.",
         language_modelling.retrieval,
+        seeded=True,
     ),
     "figure-model-size": Experiment(
         "Scaling of the model",
@@ -32,30 +33,38 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Scaling of the datastore",
         "From 4 billion tokens to 1.7 trillion the bits fall steadily.",
         scaling.datastore_size,
+        seeded=True,
     ),
     "figure-neighbours": Experiment(
         "More neighbours",
         "Trained with 2, the smallest model improves up to 10 neighbours, the largest up to 40.",
         scaling.num_neighbours,
+        seeded=True,
     ),
     "figure-leakage": Experiment(
         "Leakage",
         "Retrieval models gain more from leaked chunks than baselines, "
         "and stay ahead on chunks that share at most an eighth.",
         language_modelling.leakage,
+        seeded=True,
     ),
     "figure-sources": Experiment(
-        "Gains by source", "On the Pile the gain differs from subset to subset.", language_modelling.sources
+        "Gains by source",
+        "On the Pile the gain differs from subset to subset.",
+        language_modelling.sources,
+        seeded=True,
     ),
     "figure-retrofit": Experiment(
         "RETROfitting",
         "With 3 % of the training sequences a RETROfit comes close to RETRO from scratch.",
         language_modelling.retrofit,
+        seeded=True,
     ),
     "table-ablation": Experiment(
         "Ablations",
         "F alone gives 56 % of the gain and N alone 22 %; conditioning and positions help a little.",
         ablation.table,
+        seeded=True,
     ),
     "table-knn-lm": Experiment(
         "kNN-LM",
@@ -73,6 +82,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "New facts",
         "A retrieval model is kept up to date by changing its datastore, without training.",
         memories.new_facts,
+        seeded=True,
     ),
     "figure-link-distance": Experiment(
         "Neighbours in the world",
@@ -133,7 +143,7 @@ def reproduce(
     for name in names or scale.experiments or EXPERIMENTS:
         study.used = dict(prepared)  # so that each experiment lists only what it used itself
         experiment = EXPERIMENTS[name]
-        findings = experiment.run(study, scale)
+        findings = run_seeds(experiment, study, scale)
         provenance = {
             "command": f"retro reproduce {name} --scale {scale.name} --out {folder.name}{given}",
             "config": to_dict(scale),

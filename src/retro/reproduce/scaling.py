@@ -43,7 +43,7 @@ def datastore_size(study: Study, scale: Scale) -> Findings:
     first, last = min(bits), max(bits)
     gain = relative_gain(bits[last], bits[first])
     sentence = fewer(gain, f"with all of the datastore than with {first:.0%} of it")
-    claim = Claim("datastore-size", above(gain), sentence)
+    claim = Claim("datastore-size", above(gain), sentence, gain)
     x = list(tokens.values())
     lines = [
         band("RETRO[ON]", x, list(per_byte.values()), "on"),
@@ -72,7 +72,7 @@ def num_neighbours(study: Study, scale: Scale) -> Findings:
     if BEYOND in bits:
         gain = relative_gain(bits[BEYOND], bits[found.k])
         sentence = f"{fewer(gain, f'with {BEYOND} than with the {found.k} of training')}; fewest with {best}"
-        claims = [Claim("more-neighbours", above(gain), sentence)]
+        claims = [Claim("more-neighbours", above(gain), sentence, gain)]
     lines = [
         band("RETRO[ON]", ks, list(per_byte.values()), "on"),
         flat("RETRO[OFF]", ks, levels["off"], "off"),
