@@ -9,7 +9,7 @@ from retro.pages.plots import Bar, sideways_bars
 from retro.reproduce.claims import Claim, above, together
 from retro.reproduce.result import Cell, Figure, Findings, Table
 from retro.reproduce.scales import Scale
-from retro.reproduce.variants import ABLATIONS, ablation
+from retro.reproduce.variants import ABLATIONS, CLAIMED, ablation
 from retro.scoring.evaluate import OFF, Evaluation, on
 from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
 from retro.scoring.wording import fewer, percent
@@ -17,11 +17,6 @@ from retro.study import Study
 
 DEFAULT = "retro"
 """The variant that the others are compared with."""
-CLAIMED = (
-    *("retro", "no-query-conditioning", "no-cross-attention-positions"),
-    *("neighbours-only", "continuations-only"),
-)
-"""The variants that the claims compare."""
 PAPER = {
     "retro": 0.822,
     "no-query-conditioning": 0.829,
@@ -47,7 +42,7 @@ def table(study: Study, scale: Scale) -> Findings:
 
     With another seed than the study's own, only those that a claim compares.
     """
-    names = CLAIMED if study.suffix else tuple(ABLATIONS)
+    names = CLAIMED if study.suffix else scale.variants or tuple(ABLATIONS)
     variants = {name: ablation(scale.ablation, name) for name in names}
     # In a small model some rows of the table have the same config, which is trained only once.
     same = {name: _twin(name, variants) for name in variants}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from retro import recipes
 from retro.config import EncoderConfig, EvaluationConfig, ModelConfig, RunConfig
 from retro.errors import ConfigError
+from retro.reproduce.variants import CLAIMED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,8 @@ class Scale:
     sizes: tuple[tuple[str, ModelConfig], ...]
     """RETRO models by name, smallest first; each has its baseline."""
     ablation: RunConfig
+    variants: tuple[str, ...] = ()
+    """Rows of the ablation table that are trained; empty: all."""
     sets: tuple[str, ...] = ()
     """Evaluation sets of the catalogue, besides LAMBADA."""
     wikitext: str = "wikitext-2"
@@ -120,11 +123,12 @@ def small() -> Scale:
         run=run,
         sources=run.corpus.sources,
         fit_steps=150,
-        neighbours=(1, 2, 5, 10, 20),
+        neighbours=(1, 2, 5, 10),
         sizes=(("half", scaled(run.model, 0.5)), ("whole", run.model)),
         # Half a batch, and a baseline that is there: what cross-attention does is learned soonest so.
         ablation=replace(ablation, training=replace(ablation.training, batch_size=4)),
         fitted_ablation=True,
+        variants=(*CLAIMED, "no-retrieval"),
         more_seeds=(1,),
         sets=("wikitext-2@test", "wikipedia-2016"),
         knn_part=0.2,

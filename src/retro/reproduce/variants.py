@@ -49,6 +49,11 @@ ABLATIONS: dict[str, Callable[[RunConfig], RunConfig]] = {
     "every-third-from-1": lambda run: _layers(*range(1, run.model.num_layers + 1, 3))(run),
 }
 """Every row of the paper's ablation table as a change of a run."""
+CLAIMED = (
+    *("retro", "no-query-conditioning", "no-cross-attention-positions"),
+    *("neighbours-only", "continuations-only"),
+)
+"""The rows that claims compare."""
 
 
 def ablation(run: RunConfig, name: str) -> RunConfig:
