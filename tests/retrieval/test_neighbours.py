@@ -189,6 +189,7 @@ def test_documents_that_are_new_in_the_tokens_are_searched_alone(
     from retro.corpus.encode import encode_text
     from retro.corpus.pack import pack
     from retro.corpus.readers import Problems, read
+    from retro.corpus.reading import Stream
     from retro.corpus.text import write_text
     from retro.corpus.tokenizers.tokenizer import Tokenizer
     from retro.stages.executor import LocalExecutor
@@ -196,7 +197,8 @@ def test_documents_that_are_new_in_the_tokens_are_searched_alone(
     documents = [d for d in read(str(text_folder)) if d.id != "05.txt"]
     documents += make_documents(["A brand new document about copying. " * 5])
     config = CorpusConfig(vocab_size=320, valid_fraction=0.0, test_fraction=0.0)
-    text = write_text(reversed(documents), tmp_path / "text", config, {}, LocalExecutor(1), Problems())
+    stream = Stream(reversed(documents), Problems())
+    text = write_text(lambda _: [stream], tmp_path / "text", config, {}, LocalExecutor(1), Problems())
     encoded = encode_text(text, work.tokenizer_path, tmp_path / "encoded", LocalExecutor(1))
     store = pack(encoded, Tokenizer.open(work.tokenizer_path), tmp_path / "tokens", config).train
     updated = find_neighbours(store, datastore, copied / "neighbours")
