@@ -13,8 +13,9 @@ from retro.corpus.tokens import TokenStore
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.build import build_datastore, sync_datastore
 from retro.retrieval.datastore.difference import Synced
-from retro.retrieval.neighbours import Neighbours, former_of
-from retro.retrieval.neighbours import find_neighbours as find_in
+from retro.retrieval.finding import find_neighbours as find_in
+from retro.retrieval.finding import former_of
+from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.thinning import thinned_neighbours
 from retro.stages.executor import Executor, LocalExecutor
 from retro.stages.progress import Progress, no_progress

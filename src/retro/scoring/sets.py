@@ -26,7 +26,8 @@ from retro.corpus.tokens import TokenStore, write_tokens
 from retro.errors import DataError
 from retro.retrieval.chunks import content_hashes
 from retro.retrieval.datastore import Datastore
-from retro.retrieval.neighbours import Neighbours, find_neighbours
+from retro.retrieval.finding import find_neighbours
+from retro.retrieval.neighbours import Neighbours
 from retro.stages.files import make_fingerprint, write_json
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Stage, open_artifact, run_stage

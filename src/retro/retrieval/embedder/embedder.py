@@ -83,13 +83,13 @@ class _ShardEmbedder:
         return {**vars(self), "embedder": None}
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        embedder = self.embedder or _open_in_worker(self.name, self.precision, self.fingerprint)
+        embedder = self.embedder or open_in_worker(self.name, self.precision, self.fingerprint)
         return embedder.embed(texts).astype(np.float16)
 
 
 # One for each worker process, kept from shard to shard.
 @lru_cache(maxsize=1)
-def _open_in_worker(name: str, precision: str, fingerprint: str) -> Embedder:
+def open_in_worker(name: str, precision: str, fingerprint: str) -> Embedder:
     torch.set_num_threads(1)  # there is a worker a core
     embedder = open_embedder(name, precision)
     if embedder.fingerprint != fingerprint:
