@@ -15,9 +15,10 @@ from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.ledger import FILE, CompactedError
 from retro.retrieval.datastore.remote import RemoteVersion, VersionFiles
 from retro.retrieval.finding import find_neighbours
-from retro.stages.executor import LocalExecutor
+from retro.stages.executor import Executor, LocalExecutor
 from retro.workspace import Workspace
 from tests.retrieval.datastores import build, corpus_of, make_documents
+from tests.sending import Sending
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +41,14 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def test_workers_find_what_one_process_finds(
     work: tuple[Workspace, Datastore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From nothing, and after changes: some chunks look through what was added, others have lost a neighbour."""
+    """From nothing, and after changes: some chunks look through what was added, some have lost neighbours."""
     monkeypatch.setattr(finding, "QUERIES", 40)
     workspace, datastore = work
     store = workspace.store("train")
-    executors = {"alone": LocalExecutor(1), "two": LocalExecutor(2)}
+    executors: dict[str, Executor] = {"alone": LocalExecutor(1), "sent": Sending()}
     for name, executor in executors.items():
         find_neighbours(store, datastore, tmp_path / name, executor=executor)
-    assert files_of(tmp_path / "alone") == files_of(tmp_path / "two")
+    assert files_of(tmp_path / "alone") == files_of(tmp_path / "sent")
     datastore.add(make_documents(["Anyone may copy this software without warranty. " * 9]))
     datastore.delete(ids=["03.txt", "07.txt"])
     told: list[tuple[int, int]] = []
@@ -57,8 +58,7 @@ def test_workers_find_what_one_process_finds(
         )
         assert 0 < found.artifact.counts["searched"] < found.artifact.counts["chunks"]
         assert told[-1] == (found.artifact.counts["chunks"],) * 2
-        executor.close()
-    assert files_of(tmp_path / "alone") == files_of(tmp_path / "two")
+    assert files_of(tmp_path / "alone") == files_of(tmp_path / "sent")
     # Only some documents are deleted now: most chunks keep what they have, and nothing is looked through.
     datastore.delete(ids=["05.txt"])
     updated = find_neighbours(store, datastore, tmp_path / "alone")

@@ -56,7 +56,6 @@ def find_neighbours(
     command = with_paths("retro ingest SOURCE --out WORK", place)
     datastore.tokenizer.expect(store.tokenizer_fingerprint, str(place), command)
     executor = executor or LocalExecutor(1)
-    executor.needs(datastore.path)
     while True:
         version = datastore.snapshot().version
         try:
@@ -161,6 +160,7 @@ class _Finding:
         done = 0
         parts = Parts(stage.scratch("blocks"), ARRAYS)
         search = BlockSearch(self.datastore, self.snapshot, self.k, self.added)
+        executor.needs(None, *search.files.paths())
         run: Any = partial(executor.map, search)
         with FoundFiles(stage, self.table, self.k, highest_chunk(self.snapshot)) as files:
             for part in kept:

@@ -43,8 +43,9 @@ class RayExecutor:
         except ImportError:
             raise MissingExtraError("ray", "scale") from None
 
-    def needs(self, work: Path, *sources: Path) -> None:
-        self._works[work] = None
+    def needs(self, work: Path | None, *sources: Path) -> None:
+        if work is not None:
+            self._works[work] = None
         self._sources |= dict.fromkeys(sources)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:

@@ -34,8 +34,8 @@ class Executor(Protocol):
         """Results in the order of the items, which are taken as places become free: few are held at once."""
         ...
 
-    def needs(self, work: Path, *sources: Path) -> None:
-        """Say which folder the functions write to, and which files and folders they read, wherever they run.
+    def needs(self, work: Path | None, *sources: Path) -> None:
+        """Say which folder the functions write to, if any, and which files and folders they read.
 
         Where one of them cannot be seen, the next call says so before it does anything else.
         """
@@ -72,7 +72,7 @@ class LocalExecutor:
             if pending or sys.exc_info()[0] is not None:
                 self.close()
 
-    def needs(self, work: Path, *sources: Path) -> None:
+    def needs(self, work: Path | None, *sources: Path) -> None:
         """Processes of this machine see what this one sees."""
 
     def close(self) -> None:

@@ -21,6 +21,8 @@ from retro.errors import RetroError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Facts = tuple[int, int] | str | None
+"""The size and the time of a file, `folder`, or nothing where there is neither."""
 
 
 class WorkerError(RetroError):
@@ -34,8 +36,8 @@ class Terms:
     package: str
     folder: str
     """The folder in which the command was given, where relative paths begin."""
-    paths: tuple[tuple[str, int | None], ...]
-    """Files and folders that must be there, files with their size; −1 for a folder."""
+    paths: tuple[tuple[str, Facts], ...]
+    """Files and folders that must be there, files with their size and time."""
 
     def check(self) -> None:
         """Take the command's folder for this process, and refuse to work where something is missing."""
@@ -48,8 +50,8 @@ class Terms:
                 f"a worker on {host} runs retro {package_version()} from {Path(retro.__file__).parent}; "
                 f"expected {self.package}, as here; install the same package on every machine"
             )
-        for name, size in self.paths:
-            if size != _size_of(Path(name)):
+        for name, facts in self.paths:
+            if facts != _facts_of(Path(name)):
                 raise WorkerError(
                     f"a worker on {host} does not see {_shown(name)} as it is here; expected the same files "
                     "on every machine; put the workspace and its sources on storage that all of them share"
@@ -61,14 +63,14 @@ def terms_for(works: Iterable[Path], sources: Iterable[Path]) -> Iterator[Terms]
     """The terms of work in some folders on some sources; while the block lasts each folder has a mark in it.
 
     Two machines may each have a folder of the same name: only the mark tells that it is one folder. Sources
-    are left alone, as they may belong to somebody else; they have to be there, and files have their size.
+    are left alone, as they may belong to somebody else.
     """
     with ExitStack() as marks:
-        found = [(str(path.absolute()), _size_of(path)) for path in sources if path.exists()]
+        paths = [path.absolute() for path in sources if path.exists()]
         for work in (work.absolute() for work in works if work.is_dir()):
-            mark = marks.enter_context(NamedTemporaryFile(dir=work, prefix=MARK))
-            found.append((mark.name, 0))
-        yield Terms(package_version(), os.getcwd(), tuple(found))
+            paths.append(Path(marks.enter_context(NamedTemporaryFile(dir=work, prefix=MARK)).name))
+        facts = tuple((str(path), _facts_of(path)) for path in paths)
+        yield Terms(package_version(), os.getcwd(), facts)
 
 
 MARK = ".retro-cluster-"
@@ -99,10 +101,12 @@ def _check_once(terms: Terms) -> None:
     terms.check()
 
 
-def _size_of(path: Path) -> int | None:
-    if path.is_dir():
-        return -1
-    return path.stat().st_size if path.exists() else None
+def _facts_of(path: Path) -> Facts:
+    if not path.exists():
+        return None
+    status = path.stat()
+    # The time in seconds, as not every file system keeps more of it.
+    return "folder" if path.is_dir() else (status.st_size, int(status.st_mtime))
 
 
 def _shown(name: str) -> str:

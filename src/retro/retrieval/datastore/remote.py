@@ -17,7 +17,7 @@ from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError
 from retro.retrieval.datastore.ledger import CompactedError
 from retro.retrieval.datastore.reader import SEGMENTS, TOKENIZER, DatastoreReader
-from retro.retrieval.datastore.segment import Segment
+from retro.retrieval.datastore.segment import DOCUMENTS, Segment
 from retro.retrieval.datastore.snapshot import Snapshot
 from retro.retrieval.embedder import Embedder, open_in_worker
 from retro.retrieval.index import Entries
@@ -53,6 +53,10 @@ class VersionFiles:
             datastore.query_precision,
             datastore.ledger.fact("encoder"),
         )
+
+    def paths(self) -> list[Path]:
+        """A file of every segment, by which a worker sees whether it has the same."""
+        return [self.path / SEGMENTS / name / DOCUMENTS for name, _ in self.segments]
 
 
 class RemoteVersion:

@@ -67,6 +67,8 @@ def embed_shards(
     Batches are formed within a shard, so the keys depend neither on the number of workers nor on which shards
     were made before.
     """
+    # A name of the catalogue or of a hub is opened by every machine for itself.
+    executor.needs(None, *(path for path in [Path(embedder.name)] if path.is_dir()))
     return executor.map(_ShardEmbedder(embedder), shards)
 
 
