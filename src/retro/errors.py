@@ -27,3 +27,8 @@ class MissingExtraError(RetroError):
         super().__init__(
             f"{package} is not installed; expected it for this command; run: pip install 'retro-lm[{extra}]'"
         )
+        self.package = package
+        self.extra = extra
+
+    def __reduce__(self) -> tuple[type["MissingExtraError"], tuple[str, str]]:
+        return MissingExtraError, (self.package, self.extra)  # to come from another process

@@ -36,6 +36,11 @@ def product_dtype(precision: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if precision != "float32" and has_bfloat16(device) else torch.float32
 
 
+def products_in(dtype: torch.dtype, device: torch.device) -> torch.autocast:
+    """A block in which matrix products are computed in this type; weights and sums stay in float32."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
+
+
 def keep_freed_memory() -> bool:
     """Tell glibc to serve large blocks from its heap and not to return them; false where there is no glibc.
 

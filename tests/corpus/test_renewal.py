@@ -202,7 +202,7 @@ def test_a_first_reading_that_was_killed_goes_on_with_changed_files(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = CorpusFolder(tmp_path / "work")
-    for place in ("text._write_shard", "ingest.make_tokenizer", "encode._encode_shard", "pack.removals"):
+    for place in ("gathering.write_shard", "ingest.make_tokenizer", "encode._encode_shard", "pack.removals"):
 
         def killed(*_: object) -> None:
             raise KilledError

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from retro.retrieval.finding import find_neighbours
 from retro.retrieval.lexical import search_by_words
-from retro.retrieval.neighbours import find_neighbours
 from tests.retrieval.datastores import build, corpus_of
 
 pytest.importorskip("bm25s")

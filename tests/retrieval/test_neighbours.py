@@ -10,13 +10,14 @@ from retro.config import CorpusConfig
 from retro.corpus.folder import CorpusFolder
 from retro.corpus.ingest import ingest
 from retro.errors import ArtifactError
-from retro.retrieval import neighbours as module
-from retro.retrieval import other_documents
+from retro.retrieval import blocks, other_documents
+from retro.retrieval import finding as module
 from retro.retrieval.chunks import content_hashes
 from retro.retrieval.datastore import Datastore, Neighbour
 from retro.retrieval.datastore.snapshot import Snapshot
+from retro.retrieval.finding import find_neighbours
 from retro.retrieval.index import Entries
-from retro.retrieval.neighbours import Neighbours, find_neighbours
+from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.other_documents import search_other_documents
 from retro.retrieval.retriever import Retriever
 from retro.workspace import Workspace
@@ -189,6 +190,7 @@ def test_documents_that_are_new_in_the_tokens_are_searched_alone(
     from retro.corpus.encode import encode_text
     from retro.corpus.pack import pack
     from retro.corpus.readers import Problems, read
+    from retro.corpus.reading import Stream
     from retro.corpus.text import write_text
     from retro.corpus.tokenizers.tokenizer import Tokenizer
     from retro.stages.executor import LocalExecutor
@@ -196,7 +198,8 @@ def test_documents_that_are_new_in_the_tokens_are_searched_alone(
     documents = [d for d in read(str(text_folder)) if d.id != "05.txt"]
     documents += make_documents(["A brand new document about copying. " * 5])
     config = CorpusConfig(vocab_size=320, valid_fraction=0.0, test_fraction=0.0)
-    text = write_text(reversed(documents), tmp_path / "text", config, {}, LocalExecutor(1), Problems())
+    stream = Stream(reversed(documents), Problems())
+    text = write_text(lambda _: [stream], tmp_path / "text", config, {}, LocalExecutor(1), Problems())
     encoded = encode_text(text, work.tokenizer_path, tmp_path / "encoded", LocalExecutor(1))
     store = pack(encoded, Tokenizer.open(work.tokenizer_path), tmp_path / "tokens", config).train
     updated = find_neighbours(store, datastore, copied / "neighbours")
@@ -223,19 +226,19 @@ def test_an_update_that_was_interrupted_loses_nothing(
     assert not (copied / "neighbours.former").exists()
 
 
-def interrupted_after(blocks: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def interrupted_after(num_blocks: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Small blocks, and an interruption after so many of them; the list counts the searched ones."""
     searched: list[int] = []
-    search = module.search_other_documents
+    search = blocks.search_other_documents
 
     def failing(*arguments: Any) -> Any:
-        if len(searched) == blocks:
+        if len(searched) == num_blocks:
             raise KeyboardInterrupt
         searched.append(1)
         return search(*arguments)
 
     monkeypatch.setattr(module, "QUERIES", 50)
-    monkeypatch.setattr(module, "search_other_documents", failing)
+    monkeypatch.setattr(blocks, "search_other_documents", failing)
     return searched
 
 

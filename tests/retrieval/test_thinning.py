@@ -9,7 +9,8 @@ from retro.errors import ConfigError
 from retro.model.retro import Retro
 from retro.retrieval import thinning
 from retro.retrieval.chunks import content_hashes
-from retro.retrieval.neighbours import Neighbours, find_neighbours
+from retro.retrieval.finding import find_neighbours
+from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.thinning import thin, thinned_neighbours, uniform
 from retro.scoring.bits_per_byte import score
 from retro.workspace import Workspace

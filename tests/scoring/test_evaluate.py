@@ -116,7 +116,7 @@ def test_a_kill_while_another_k_is_added_leaves_the_old_scores(
         patch.setattr("retro.scoring.evaluate._summarise", killed)
         evaluate(model, "a model", neighbours, tmp_path / "killed", config)
     assert files_of(tmp_path / "killed") == before
-    monkeypatch.setattr("retro.scoring.bits_per_byte._score_part", killed)  # all is scored already
+    monkeypatch.setattr("retro.scoring.parts.PartScorer.__call__", killed)  # all is scored already
     evaluate(model, "a model", neighbours, tmp_path / "killed", config)
     assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
 

@@ -12,6 +12,8 @@ from retro.model.retro import Retro
 from retro.retrieval.chunks import ChunkTable
 from retro.scoring.bits_per_byte import Metrics, Scores, Sizes, chunk_bytes, measure, score
 from retro.scoring.intervals import Interval
+from retro.scoring.parts import Inputs, PartScorer
+from retro.stages.parts import ARRAY, Parts
 from tests.scoring.stores import TEXTS, ByteTokenizer, store_of
 
 CONFIG = EvaluationConfig(window=16, stride=8, batch_size=2)
@@ -73,25 +75,25 @@ def test_a_character_split_across_chunks_counts_its_bytes_where_they_are(tmp_pat
     assert Scores(store, np.arange(12.0)).by_chunk(table).tolist() == [28.0, 38.0]
 
 
-def test_a_part_that_was_kept_is_not_scored_again(tmp_path: Path) -> None:
-    store, known, asked = store_of(TEXTS, tmp_path / "tokens"), {}, []
+def test_a_part_that_was_kept_is_not_scored_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, parts = store_of(TEXTS, tmp_path / "tokens"), Parts(tmp_path / "parts", ARRAY)
     whole = score(model_of(), store, CONFIG).bits
+    asked: list[int] = []
+    original = PartScorer.__call__
 
-    def keep(name, make):  # type: ignore[no-untyped-def]
-        number = int(name)
-        if number not in known:
-            if len(asked) == 1:
-                raise KeyboardInterrupt
-            asked.append(number)
-            known[number] = make()
-        return known[number]
+    def called(self: PartScorer, part: list[Inputs]) -> np.ndarray:
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        asked.append(1)
+        return original(self, part)
 
+    monkeypatch.setattr(PartScorer, "__call__", called)
     with pytest.raises(KeyboardInterrupt):
-        score(model_of(), store, CONFIG, keep=keep)
+        score(model_of(), store, CONFIG, parts=parts)
     asked.clear()
     told: list[tuple[int, int]] = []
     resumed = score(
-        model_of(), store, CONFIG, keep=keep, progress=lambda done, total: told.append((done, total))
+        model_of(), store, CONFIG, parts=parts, progress=lambda done, total: told.append((done, total))
     )
     assert asked == [1]
     assert told[-1] == (12, 12)

@@ -11,7 +11,8 @@ from retro.config import CorpusConfig
 from retro.corpus.folder import CorpusFolder
 from retro.corpus.ingest import ingest
 from retro.errors import ConfigError, MissingExtraError, RetroError
-from retro.stages.executor import LocalExecutor, RayExecutor
+from retro.stages.cluster import RayExecutor
+from retro.stages.executor import LocalExecutor
 
 
 def square(number: int) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -19,8 +19,11 @@ class Options:
     also: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Folders of other token stores, cut by the same tokenizer."""
     datastore: Annotated[DatastoreConfig, tyro.conf.arg(name="")]
+    executor: Literal["local", "ray"] = "local"
+    """Where chunks are embedded: by processes of this machine, or by tasks of a Ray
+    cluster, which RAY_ADDRESS may name."""
     workers: int = 0
-    """Processes that embed; 0: one per core."""
+    """Processes or tasks that embed; 0: one per core."""
     recipe: str = "tiny"
     """The recipe that gives the defaults."""
     redo: bool = False
@@ -36,11 +39,12 @@ def main(arguments: list[str]) -> None:
     from retro.jobs.retrieval import build, neighbours_paths
     from retro.retrieval.datastore.build import expect_buildable, removal
     from retro.retrieval.datastore.info import describe
-    from retro.stages.executor import LocalExecutor
+    from retro.stages.cluster import open_executor
     from retro.stages.redo import removal_of
     from retro.workspace import Workspace
 
     work = Workspace(options.work)
+    executor = open_executor(options.executor, options.workers)
     if options.redo:
         # Before anything is removed: what cannot be built must not cost what was.
         stores = [work.corpus().train, *map(TokenStore.open, options.also)]
@@ -50,7 +54,7 @@ def main(arguments: list[str]) -> None:
         runs = sorted((work.path / "runs").glob("*"))
         begin_anew(neighbours.and_then(removal(work.datastore_path, runs)))
     with RichNarrator().progress("Embedding the datastore's chunks") as progress:
-        datastore = build(work, options.datastore, options.also, progress, LocalExecutor(options.workers))
+        datastore = build(work, options.datastore, options.also, progress, executor)
     for name, value in describe(datastore).facts:
         CONSOLE.print(f"{name:>14}  {value}", soft_wrap=True)
     CONSOLE.print(f"{datastore.path} is ready; retro db info {options.work} shows more", soft_wrap=True)

@@ -1,9 +1,10 @@
 """retro db"""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import tyro
 from rich.text import Text
@@ -16,6 +17,7 @@ from retro.wording import counted
 
 if TYPE_CHECKING:
     from retro.retrieval.datastore import Datastore
+    from retro.stages.executor import Executor
 
 Place = Annotated[Path, tyro.conf.Positional]
 
@@ -40,6 +42,12 @@ class Add:
     """Files, folders, names of the catalogue: whatever `retro ingest` reads."""
     fields: FieldMap = field(default_factory=FieldMap)
     """Which fields of a record hold what."""
+    executor: Literal["local", "ray"] = "local"
+    """Where new chunks are embedded: by processes of this machine, or by tasks of a Ray
+    cluster, which RAY_ADDRESS may name."""
+    workers: int = 0
+    """Processes or tasks at once; 0: this process alone, with all its threads, or one task for each core of
+    the cluster."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,12 @@ class Sync:
     """Files, folders, names of the catalogue: whatever `retro ingest` reads."""
     fields: FieldMap = field(default_factory=FieldMap)
     """Which fields of a record hold what."""
+    executor: Literal["local", "ray"] = "local"
+    """Where new chunks are embedded: by processes of this machine, or by tasks of a Ray
+    cluster, which RAY_ADDRESS may name."""
+    workers: int = 0
+    """Processes or tasks at once; 0: this process alone, with all its threads, or one task for each core of
+    the cluster."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +139,13 @@ def opened(place: Path) -> "Datastore":
     return open_datastore(place)
 
 
+def embedding(options: Add | Sync) -> "closing[Executor]":
+    """What makes the keys of new chunks, until they are made."""
+    from retro.stages.cluster import open_executor
+
+    return closing(open_executor(options.executor, options.workers, default=1))
+
+
 def add(options: Add) -> None:
     from retro import catalogue
     from retro.corpus import readers
@@ -132,10 +153,10 @@ def add(options: Add) -> None:
     datastore = opened(options.place)
     # A generator: sources may be larger than the memory.
     documents = (document for source in options.sources for document in readers.read(source, options.fields))
-    with RichNarrator().progress("Embedding the new chunks") as progress:
+    with RichNarrator().progress("Embedding the new chunks") as progress, embedding(options) as executor:
         for source in options.sources:
             catalogue.fetch_if_missing(source, progress)
-        version = datastore.add(documents, progress)
+        version = datastore.add(documents, progress, executor)
     change = datastore.ledger.version()
     CONSOLE.print(
         f"{datastore.path}: version {version}, {counted(change.documents, 'document')} added", soft_wrap=True
@@ -156,12 +177,14 @@ def sync(options: Sync) -> None:
         )
     datastore = opened(options.place)
     num_kept_out = 0
-    with RichNarrator().progress("Embedding the new chunks") as progress:
+    with RichNarrator().progress("Embedding the new chunks") as progress, embedding(options) as executor:
         if options.sources:
             around = work if has_tokens else None
-            synced, num_kept_out = sync_sources(datastore, options.sources, options.fields, around, progress)
+            synced, num_kept_out = sync_sources(
+                datastore, options.sources, options.fields, around, progress, executor
+            )
         else:
-            synced = follow_tokens(work, progress)
+            synced = follow_tokens(work, progress, executor)
     if num_kept_out:
         CONSOLE.print(
             f"held out or removed, to stay out: {counted(num_kept_out, 'document')}", soft_wrap=True

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from retro.scoring.evaluate import Evaluation
     from retro.scoring.intervals import Interval
     from retro.scoring.sets import EvaluationSet, Seen
+    from retro.stages.executor import Executor
     from retro.stages.stage import Artifact
     from retro.workspace import OpenRun
 
@@ -58,6 +59,12 @@ class Options:
     """Documents that are drawn for --rows."""
     seconds: float = 360.0
     """CPU time that lora, and the memory of knn and spalm, may take to prepare."""
+    executor: Literal["local", "ray"] = "local"
+    """Where documents are scored and, with --on, searched: by processes of this machine, or by tasks of a Ray
+    cluster, which RAY_ADDRESS may name."""
+    workers: int = 0
+    """Processes or tasks at once; 0: this process alone, with all its threads, or one task for each core of
+    the cluster."""
     redo: bool = False
     """Begin anew: remove the scores of this run on these documents, which are named first, and score with the
     neighbours of today. Another k is added to scores without it."""
@@ -134,11 +141,18 @@ def evaluate(arguments: list[str]) -> None:
     default = Options(place=tyro.MISSING, evaluation=recipe_of(arguments).evaluation)
     options = parse(Options, arguments, "evaluate", default)
     from retro.jobs.scoring import evaluate_split
+    from retro.stages.cluster import open_executor
     from retro.stages.redo import removal_of
     from retro.workspace import open_run
 
     opened = open_run(options.place, options.name or "retro", options.datastore, options.out)
     warn(*opened.notes())
+    executor = open_executor(options.executor, options.workers, default=1)
+    if (options.rows or options.task) and (options.executor != "local" or options.workers > 1):
+        raise ConfigError(
+            "--rows and --task are scored by one process; expected neither --executor nor --workers with "
+            "them; leave these out"
+        )
     if options.rows:
         _compare(opened, options)
         return
@@ -147,10 +161,10 @@ def evaluate(arguments: list[str]) -> None:
     if options.task:
         _run_task(opened, options)
     elif options.on:
-        _run_set(opened, options)
+        _run_set(opened, options, executor)
     else:
         with RichNarrator().progress(f"Evaluating {opened.name}") as progress:
-            evaluation = evaluate_split(opened, options.split, options.evaluation, progress)
+            evaluation = evaluate_split(opened, options.split, options.evaluation, progress, executor)
         _print_evaluation(evaluation, f"{opened.name} on {options.split}")
         print_version(opened, evaluation.artifact)
 
@@ -225,14 +239,14 @@ def _run_task(opened: "OpenRun", options: Options) -> None:
     _print_seen(result.seen)
 
 
-def _run_set(opened: "OpenRun", options: Options) -> None:
+def _run_set(opened: "OpenRun", options: Options, executor: "Executor") -> None:
     from retro.jobs.scoring import evaluate_set, evaluation_set
     from retro.scoring.sets import Seen
 
     with RichNarrator().progress(f"Finding neighbours of {options.on}") as progress:
-        found = evaluation_set(opened, options.on, options.fields, progress)
+        found = evaluation_set(opened, options.on, options.fields, progress, executor)
     with RichNarrator().progress(f"Evaluating {opened.name}") as progress:
-        evaluation = evaluate_set(opened, found, options.evaluation, progress)
+        evaluation = evaluate_set(opened, found, options.evaluation, progress, executor)
     _print_evaluation(evaluation, f"{opened.name} on {options.on}")
     _print_kinds(found, evaluation)
     print_version(opened, evaluation.artifact)

@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> None:
     from retro.corpus.folder import CorpusFolder
     from retro.corpus.ingest import ingest, removal
     from retro.corpus.renewal import Changes
-    from retro.stages.executor import EXECUTORS
+    from retro.stages.cluster import open_executor
 
     sources = options.sources or options.corpus.sources
     if not sources:
@@ -94,7 +94,7 @@ def main(arguments: list[str]) -> None:
     work = CorpusFolder(options.out)
     work.expect_outside(sources)
     say_trees(sources)
-    executor = EXECUTORS[options.executor](options.workers)
+    executor = open_executor(options.executor, options.workers)
     # A dry run must come before the workspace is touched.
     if options.dry_run:
         print_look(sources, options, executor)
@@ -213,10 +213,10 @@ def is_option(argument: str, option: str) -> bool:
 
 def print_look(sources: Sequence[str], options: Options, executor: "Executor") -> None:
     """Show what ingesting would find in the sources, and what it would leave out."""
+    from retro.corpus.gathering import text_bytes
     from retro.corpus.ingest import look
     from retro.corpus.pack import duplicates, removal_tallies
     from retro.corpus.readers.problems import Problems
-    from retro.corpus.text import text_bytes
 
     rows: list[list[str]] = []
     kept_bytes = 0

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ import torch
 from retro.config import EvaluationConfig
 from retro.corpus.tokens import TokenStore
 from retro.errors import DataError
+from retro.machine import product_dtype, products_in
 from retro.model.protocol import KeyedModel
 from retro.scoring.bits_per_byte import Scores, expect_same_vocabulary
 from retro.scoring.windows import (
@@ -108,7 +110,9 @@ def write_states(
         filling.finish()
         stage.counts.update(keys=num_rows, width=model.key_width, tokens=len(store.tokens))
 
-    settings = {"window": config.window, "stride": config.stride, "scored": scored}
+    settings: dict[str, Any] = {"window": config.window, "stride": config.stride, "scored": scored}
+    if config.precision != "float32":
+        settings["precision"] = config.precision
     inputs = {"model": model_fingerprint, "tokens": store.fingerprint}
     return TokenStates(run_stage(path, "token states", settings, inputs, work, COMMAND), store)
 
@@ -121,11 +125,13 @@ def _fill(
     # Progress is counted in windows of this order, so work can resume with another batch size.
     windows = longest_first(windows_of(store, config.window, config.stride))
     done = filling.done
+    dtype = product_dtype(config.precision, model.device)
     for batch in batches_of(windows[done:], max_windows=config.batch_size):
         tokens = torch.from_numpy(batch_tokens(store, batch)).to(model.device)
         targets = batch_targets(store, batch).to(model.device) if "bits" in arrays else None
-        keys, log_probs = model.keys(tokens, targets)
-        keys = keys.cpu()
+        with products_in(dtype, model.device):
+            keys, log_probs = model.keys(tokens, targets)
+        keys = keys.float().cpu()
         for row, window in enumerate(batch):
             # Each document up to and including this one has one row fewer than tokens.
             before = window.document + 1

@@ -124,7 +124,8 @@ def encode_text(
 
     def work(stage: Stage) -> None:
         # The workers write the tables themselves: sent here, they would pass through one process.
-        tables = Parts(stage.path, ROWS)
+        tables = Parts(stage.path, ROWS, alone=False)
+        _drop_others(stage.path, {_name_of(shard) for shard in text.shards})
         encode = partial(_keep_shard, tables=tables, tokenizer_path=tokenizer_path, former=former)
         missing = [shard for shard in text.shards if not tables.has(_name_of(shard))]
         num_kept = len(text.shards) - len(missing)
@@ -152,6 +153,14 @@ def row_of(document: Document, num_tokens: int) -> dict[str, Any]:
 
 def _name_of(shard: Path) -> str:
     return shard.name.partition(".")[0]
+
+
+def _drop_others(folder: Path, names: set[str]) -> None:
+    """Remove what was begun of a text that was cut into other shards, as earlier versions did."""
+    for table in folder.glob(f"*{ROWS.suffix}"):
+        if _name_of(table) not in names:
+            table.unlink()
+            table.with_suffix(".npy").unlink(missing_ok=True)
 
 
 @lru_cache(maxsize=1)
@@ -192,6 +201,6 @@ def _encode_shard(
             tokens = np.array(tokenizer.encode(document.text), dtype=tokenizer.dtype)
         encoded.append(tokens)
         rows.append(row_of(document, len(tokens)))
-    with atomic_write(tokens_path) as file:
+    with atomic_write(tokens_path, alone=False) as file:
         np.save(file, np.concatenate(encoded))
     return rows

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from retro.corpus import readers
 from retro.corpus.documents import SPLITS
 from retro.corpus.encode import EncodedStore, encode_text
 from retro.corpus.folder import CorpusFolder
+from retro.corpus.gathering import ReadingProgress
 from retro.corpus.pack import REPORT, against_fingerprint, pack
 from retro.corpus.readers import FieldMap, Problems
+from retro.corpus.readers.records import split_fields
 from retro.corpus.readers.sources import fingerprint_of, read_raw, size_of
+from retro.corpus.reading import plan_reading
 from retro.corpus.renewal import CHANGES, PLACE, Changes, begin, commit, compare
-from retro.corpus.text import ReadingProgress, look_at, write_text
+from retro.corpus.text import look_at, write_text
 from retro.corpus.tokenizers.training import make_tokenizer, take_tokenizer
 from retro.corpus.tokens import Corpus
 from retro.stages.executor import Executor, LocalExecutor
@@ -55,7 +59,7 @@ def ingest(
     for source in sources:
         catalogue.fetch_if_missing(source, progress)
     # Nothing is read yet: if the text is finished, it never will be.
-    items = (item for source in sources for item in read_raw(source, fields, problems))
+    plan = partial(plan_reading, sources, fields)
     # What the corpus was made from counts where a source cannot be asked now.
     recorded = recorded_inputs(folder.text_path)
     inputs = {source: fingerprint_of(source, recorded.get(source, "")) for source in sources}
@@ -67,7 +71,8 @@ def ingest(
     taken = take_tokenizer(config.tokenizer, folder.tokenizer_path) if config.tokenizer else None
     # The processes are let go before the rest, which needs none.
     with closing(executor or LocalExecutor()) as workers:
-        text = write_text(items, place.text_path, config, inputs, workers, problems, reading)
+        workers.needs(folder.path, *_named_paths(sources))
+        text = write_text(plan, place.text_path, config, inputs, workers, problems, reading)
         if renewal is None and taken is None:
             progress(0, 0, "Learning a tokenizer")
         tokenizer = taken or make_tokenizer(text, folder.tokenizer_path, config)
@@ -125,8 +130,8 @@ def look(
     for source in sources:
         catalogue.fetch_if_missing(source, progress)
         problems = Problems(strict)
-        items = read_raw(source, fields, problems)
-        counts = look_at(items, config, executor, problems, _reading([source], progress), kept)
+        plan = partial(plan_reading, [source], fields)
+        counts = look_at(plan, config, executor, problems, _reading([source], progress), kept)
         yield source, counts, problems
 
 
@@ -172,6 +177,12 @@ def _reading(sources: Sequence[str], progress: Progress) -> ReadingProgress:
         progress(min(position, total), total, "Reading", note)
 
     return reading
+
+
+def _named_paths(sources: Sequence[str]) -> list[Path]:
+    """The sources that are files or folders, which workers have to see."""
+    names = (split_fields(source)[0] for source in sources)
+    return [Path(name) for name in names if Path(name).exists()]
 
 
 def _named_fields(fields: FieldMap) -> dict[str, str]:

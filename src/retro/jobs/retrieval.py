@@ -13,8 +13,9 @@ from retro.corpus.tokens import TokenStore
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.build import build_datastore, sync_datastore
 from retro.retrieval.datastore.difference import Synced
-from retro.retrieval.neighbours import Neighbours, former_of
-from retro.retrieval.neighbours import find_neighbours as find_in
+from retro.retrieval.finding import find_neighbours as find_in
+from retro.retrieval.finding import former_of
+from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.thinning import thinned_neighbours
 from retro.stages.executor import Executor, LocalExecutor
 from retro.stages.progress import Progress, no_progress
@@ -37,9 +38,9 @@ def build(
     return work.datastore()
 
 
-def sync(work: Workspace, progress: Progress = no_progress) -> Synced:
+def sync(work: Workspace, progress: Progress = no_progress, executor: Executor | None = None) -> Synced:
     """Bring the datastore to the state of the training tokens."""
-    return sync_datastore(work.datastore(), work.corpus().train, progress)
+    return sync_datastore(work.datastore(), work.corpus().train, progress, executor)
 
 
 def sync_sources(
@@ -48,6 +49,7 @@ def sync_sources(
     fields: FieldMap | None = None,
     work: Workspace | None = None,
     progress: Progress = no_progress,
+    executor: Executor | None = None,
 ) -> tuple[Synced, int]:
     """Bring the documents of these sources to the state of their files; and how many were kept out.
 
@@ -65,7 +67,7 @@ def sync_sources(
             elif document.text.strip():
                 yield document
 
-    return datastore.sync(documents(), progress), num_kept_out
+    return datastore.sync(documents(), progress, executor), num_kept_out
 
 
 def _kept_out_of(work: Workspace) -> Callable[[Document], bool]:
@@ -80,9 +82,11 @@ def _kept_out_of(work: Workspace) -> Callable[[Document], bool]:
     return is_kept_out
 
 
-def find_neighbours(work: Workspace, split: str, progress: Progress = no_progress) -> Neighbours:
+def find_neighbours(
+    work: Workspace, split: str, progress: Progress = no_progress, executor: Executor | None = None
+) -> Neighbours:
     """Find the neighbours of one split's chunks in the datastore."""
-    return find_in(work.store(split), work.datastore(), work.neighbours_path(split), progress)
+    return find_in(work.store(split), work.datastore(), work.neighbours_path(split), progress, executor)
 
 
 def neighbours_paths(work: Workspace) -> list[Path]:

@@ -5,6 +5,7 @@ Every function takes an open run, so a run from elsewhere is scored like one of 
 
 import dataclasses
 import shlex
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -15,24 +16,56 @@ from retro.comparators.knn_lm import KnnEvaluation, evaluate_knn
 from retro.config import EvaluationConfig, KnnConfig
 from retro.corpus.readers import FieldMap
 from retro.errors import ArtifactError
+from retro.machine import best_device
+from retro.model.protocol import LanguageModel
+from retro.model.weights import RECORD
 from retro.retrieval.chunks import content_hashes
 from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.pinned import open_pinned
 from retro.retrieval.retriever import Retriever
 from retro.retrieval.thinning import uniform
+from retro.run import Run
 from retro.scoring import tasks
 from retro.scoring.evaluate import NEIGHBOURS, Evaluation, evaluate, expect_documents
 from retro.scoring.inspection import DocumentGain, InspectedDocument, find_document, inspect_document
 from retro.scoring.inspection import document_gains as gains_of
 from retro.scoring.sets import EvaluationSet, make_set, name_of
 from retro.scoring.tasks import TaskResult, source_of
+from retro.stages.executor import Executor, LocalExecutor
 from retro.stages.hints import with_paths
 from retro.stages.progress import Progress, no_progress
 from retro.workspace import OpenRun
 
 
+@dataclasses.dataclass(frozen=True)
+class RunModel:
+    """The model of a run, as a worker opens it."""
+
+    path: Path
+    fingerprint: str
+
+    def __call__(self) -> LanguageModel:
+        run = Run(self.path)
+        if run.fingerprint != self.fingerprint:
+            raise ArtifactError(
+                f"{self.path} is another run than {self.fingerprint}, which is being scored; expected the "
+                "same on every machine; run the same command again"
+            )
+        return run.load().to(best_device())
+
+    @staticmethod
+    def of(opened: OpenRun, executor: Executor) -> "RunModel":
+        """The model of an open run, which the executor's workers then have to see."""
+        executor.needs(None, opened.path, opened.path / RECORD)
+        return RunModel(opened.path.absolute(), opened.run.fingerprint)
+
+
 def evaluate_split(
-    opened: OpenRun, split: str, config: EvaluationConfig, progress: Progress = no_progress
+    opened: OpenRun,
+    split: str,
+    config: EvaluationConfig,
+    progress: Progress = no_progress,
+    executor: Executor | None = None,
 ) -> Evaluation:
     """Score a run on a split of its workspace, without retrieval and with each
     k of the config."""
@@ -40,7 +73,18 @@ def evaluate_split(
     path = opened.evaluation_path(split)
     neighbours = opened.neighbours(split)
     command = _command(opened, split, "")
-    found = evaluate(model, opened.run.fingerprint, neighbours, path, config, progress, command=command)
+    with closing(executor or LocalExecutor(1)) as workers:
+        found = evaluate(
+            model,
+            opened.run.fingerprint,
+            neighbours,
+            path,
+            config,
+            progress,
+            command=command,
+            executor=workers,
+            opening=RunModel.of(opened, workers),
+        )
     if opened.is_at_home:
         write_card(opened.path, _scores(found, split))
     return found
@@ -56,7 +100,11 @@ def _scores(evaluation: Evaluation, split: str) -> dict[str, str]:
 
 
 def evaluation_set(
-    opened: OpenRun, source: str, fields: FieldMap | None = None, progress: Progress = no_progress
+    opened: OpenRun,
+    source: str,
+    fields: FieldMap | None = None,
+    progress: Progress = no_progress,
+    executor: Executor | None = None,
 ) -> EvaluationSet:
     """Documents from anywhere, tokenised for the run, with their neighbours.
 
@@ -66,11 +114,16 @@ def evaluation_set(
     catalogue.fetch_if_missing(source.partition("@")[0], progress)
     path = opened.set_path(source, fields)
     command = _command(opened, "", source)
-    return make_set(source, path, opened.datastore(), opened.training_text(), fields, progress, command)
+    training = opened.training_text()
+    return make_set(source, path, opened.datastore(), training, fields, progress, command, executor)
 
 
 def evaluate_set(
-    opened: OpenRun, found: EvaluationSet, config: EvaluationConfig, progress: Progress = no_progress
+    opened: OpenRun,
+    found: EvaluationSet,
+    config: EvaluationConfig,
+    progress: Progress = no_progress,
+    executor: Executor | None = None,
 ) -> Evaluation:
     """Score a run on an evaluation set.
 
@@ -80,9 +133,19 @@ def evaluate_set(
     # Kept with the results, so that a score is never read without them.
     facts = {"seen": dataclasses.asdict(found.seen)}
     command = _command(opened, "", found.source)
-    return evaluate(
-        opened.model, opened.run.fingerprint, found.neighbours, path, config, progress, facts, command
-    )
+    with closing(executor or LocalExecutor(1)) as workers:
+        return evaluate(
+            opened.model,
+            opened.run.fingerprint,
+            found.neighbours,
+            path,
+            config,
+            progress,
+            facts,
+            command,
+            workers,
+            RunModel.of(opened, workers),
+        )
 
 
 def evaluate_task(

@@ -11,9 +11,10 @@ import numpy as np
 from retro.retrieval.chunks import ChunkTokens, content_hashes
 from retro.retrieval.datastore.segment import Segment
 from retro.retrieval.datastore.snapshot import Snapshot
+from retro.retrieval.finding import QUERIES
 from retro.retrieval.index import Entries
 from retro.retrieval.index.bm25 import Bm25Index
-from retro.retrieval.neighbours import QUERIES, Neighbours
+from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.other_documents import search_other_documents
 
 

@@ -14,13 +14,15 @@ import numpy as np
 
 from retro.corpus.tokens import TokenStore
 from retro.errors import ConfigError
+from retro.retrieval.blocks import block_of, query_entries
 from retro.retrieval.chunks import ChunkTable, content_hashes
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.segment import Segment
 from retro.retrieval.datastore.snapshot import Snapshot
+from retro.retrieval.finding import QUERIES, highest_chunk
 from retro.retrieval.index import Entries
 from retro.retrieval.index.exact import DenseIndex
-from retro.retrieval.neighbours import QUERIES, Neighbours, query_entries, write_found
+from retro.retrieval.neighbours import FoundFiles, Neighbours
 from retro.retrieval.other_documents import search_other_documents
 from retro.stages.parts import ARRAYS, Parts
 from retro.stages.progress import Progress, at_step, no_progress
@@ -107,13 +109,13 @@ def _write_queries(
     table: ChunkTable, datastore: Datastore, snapshot: Snapshot, progress: Progress, stage: Stage
 ) -> None:
     """Chunks with text and their keys, in blocks; these are the stage's result."""
-    own = content_hashes(table.store)[table.documents]
+    hashes = content_hashes(table.store)
     parts = Parts(stage.path, ARRAYS)
 
     def embed(chunks: np.ndarray) -> dict[str, np.ndarray]:
-        found = list(query_entries(table, own, datastore, snapshot, chunks))
+        found = list(query_entries(block_of(table, hashes, chunks), datastore, snapshot))
         return {
-            "chunks": np.concatenate([np.zeros(0, dtype=np.int64), *(asked for asked, _ in found)]),
+            "chunks": np.concatenate([np.zeros(0, dtype=np.int64), *(chunks[asked] for asked, _ in found)]),
             "keys": np.concatenate([entries.keys for _, entries in found] or [np.zeros((0, 0))]),
         }
 
@@ -128,8 +130,6 @@ def _search(
 ) -> None:
     """The neighbours of all chunks; finished blocks of them are kept until the stage is finished."""
     own = content_hashes(table.store)[table.documents]
-    chunks = np.full((len(table), k), -1, dtype=np.int64)
-    distances = np.full((len(table), k), np.inf, dtype=np.float32)
     embedded = Parts(queries.path, ARRAYS)
     blocks = Parts(stage.scratch("blocks"), ARRAYS)
 
@@ -139,12 +139,16 @@ def _search(
         found_distances, found = search_other_documents(snapshot, entries, own[asked["chunks"]], k)
         return {"asked": asked["chunks"], "distances": found_distances, "chunks": found}
 
-    for start in range(0, len(table), QUERIES):
-        block = blocks.keep(_name(start), partial(search, start))
-        distances[block["asked"]] = block["distances"]
-        chunks[block["asked"]] = block["chunks"]
-        progress(min(start + QUERIES, len(table)), len(table))
-    write_found(stage, table, chunks, distances)
+    with FoundFiles(stage, table, k, highest_chunk(snapshot)) as files:
+        for start in range(0, len(table), QUERIES):
+            end = min(start + QUERIES, len(table))
+            block = blocks.keep(_name(start), partial(search, start))
+            chunks = np.full((end - start, k), -1, dtype=np.int64)
+            distances = np.full((end - start, k), np.inf, dtype=np.float32)
+            chunks[block["asked"] - start] = block["chunks"]
+            distances[block["asked"] - start] = block["distances"]
+            files.write(np.arange(start, end), chunks, distances)
+            progress(end, len(table))
     stage.counts.update(documents=snapshot.num_documents, tokens=snapshot.num_tokens(), keys=len(snapshot))
 
 

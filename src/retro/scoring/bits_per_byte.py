@@ -1,9 +1,8 @@
 """Bits per byte of whole documents, and the perplexities that follow from the same bits."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -17,29 +16,16 @@ from retro.model.protocol import LanguageModel
 from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.neighbours import Neighbours
 from retro.scoring.intervals import Interval, bootstrap
-from retro.scoring.windows import (
-    Window,
-    batch_inputs,
-    batch_targets,
-    batches_of,
-    expect_readable,
-    scored_places,
-    windows_of,
-)
+from retro.scoring.parts import Opening, PartScorer, inputs_of, score_inputs
+from retro.scoring.windows import Window, batches_of, expect_readable, scored_places, windows_of
+from retro.stages.executor import Executor, LocalExecutor
 from retro.stages.hints import with_paths
+from retro.stages.parts import Parts
 from retro.stages.progress import Progress, no_progress
 
 PART = 4
 """Batches in a part. A part is saved when it is scored, so an interruption loses at most
 one."""
-
-Keep = Callable[[str, Callable[[], np.ndarray]], np.ndarray]
-"""`Parts.keep`, or a function like it: it returns the bits of the named part, and calls the function
-that makes them only if they are not kept yet. So finished parts survive an interruption."""
-
-
-def _keep_nothing(name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
-    return make()
 
 
 @dataclass(frozen=True)
@@ -82,11 +68,15 @@ def score(
     neighbours: Neighbours | None = None,
     k: int = 0,
     progress: Progress = no_progress,
-    keep: Keep = _keep_nothing,
+    parts: Parts[np.ndarray] | None = None,
+    executor: Executor | None = None,
+    opening: Opening | None = None,
 ) -> Scores:
     """Score every token of the store, with the first k neighbours of each chunk or without retrieval.
 
-    The first token of a document has no context. It is charged log2 of the vocabulary size.
+    The first token of a document has no context. It is charged log2 of the vocabulary size. What is scored
+    is kept in `parts`, if they are given, and not scored again. Where the executor has processes of its own,
+    `opening` opens the model there.
     """
     expect_readable(config, model.facts)
     expect_same_vocabulary(model, store)
@@ -102,13 +92,19 @@ def score(
     batches = list(batches_of(windows, max_tokens=config.batch_size * config.window))
     total = sum(map(len, batches))
     done = 0
-    for first in range(0, len(batches), PART):
-        part = batches[first : first + PART]
-        # A part's bits come in the order of its windows; `places` puts them back in the store's
-        # order.
-        places = np.concatenate([scored_places(batch) for batch in part])
-        make = partial(_score_part, model, table, part, neighbours, k, dtype)
-        bits[places] = keep(f"{first // PART:06}", make)
+    numbers = range(0, len(batches), PART)
+    named = [(f"{first // PART:06}", batches[first : first + PART]) for first in numbers]
+    scorer = PartScorer(model, opening, dtype)
+
+    def run(missing: Iterable[list[list[Window]]]) -> Iterator[np.ndarray]:
+        # What a part reads is gathered when its turn comes, so that few parts are held at once.
+        inputs = ([inputs_of(table, batch, neighbours, k) for batch in part] for part in missing)
+        return (executor or LocalExecutor(1)).map(scorer, inputs)
+
+    found = parts.map(run, named) if parts is not None else run(part for _, part in named)
+    for (_, part), part_bits in zip(named, found, strict=True):
+        # A part's bits come in the order of its windows; the places put them back in the store's order.
+        bits[np.concatenate([scored_places(batch) for batch in part])] = part_bits
         done += sum(map(len, part))
         progress(done, total)
     # Windows score end tokens like any other token, so their bits are removed here.
@@ -137,18 +133,6 @@ def expect_saved(neighbours: Neighbours, k: int) -> None:
         )
 
 
-def _score_part(
-    model: LanguageModel,
-    table: ChunkTable,
-    part: list[list[Window]],
-    neighbours: Neighbours | None,
-    k: int,
-    dtype: torch.dtype,
-) -> np.ndarray:
-    return np.concatenate([score_batch(model, table, batch, neighbours, k, dtype) for batch in part])
-
-
-@torch.inference_mode()
 def score_batch(
     model: LanguageModel,
     table: ChunkTable,
@@ -161,14 +145,7 @@ def score_batch(
 
     With another `dtype` the matrix products are computed in that.
     """
-    tokens, *retrieved = (tensor.to(model.device) for tensor in batch_inputs(table, windows, neighbours, k))
-    targets = batch_targets(table.store, windows).to(model.device)
-    lower = dtype == torch.bfloat16
-    with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=lower):
-        nats = -model.score(tokens, targets, *retrieved).log_probs
-    # A boolean mask reads row by row and left to right, which is the order of `scored_places`.
-    wanted = nats[targets != model.facts.pad_id]
-    return wanted.double().cpu().numpy() / math.log(2.0)
+    return score_inputs(model, inputs_of(table, windows, neighbours, k), dtype)
 
 
 @dataclass(frozen=True)

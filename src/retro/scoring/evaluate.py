@@ -27,7 +27,9 @@ from retro.retrieval.pinned import PinnedNeighbours, open_pinned, pin
 from retro.scoring.bits_per_byte import Metrics, Sizes, chunk_bytes, expect_saved, measure, score
 from retro.scoring.intervals import Interval
 from retro.scoring.leakage import FilteredScore, chunk_overlaps, filtered_bits_per_byte, overlap_histogram
+from retro.scoring.parts import Opening
 from retro.scoring.windows import expect_readable
+from retro.stages.executor import Executor
 from retro.stages.files import link_or_copy, read_object
 from retro.stages.hints import with_paths
 from retro.stages.parts import ARRAY, Parts
@@ -156,13 +158,16 @@ def evaluate(
     progress: Progress = no_progress,
     facts: dict[str, Any] | None = None,
     command: str = COMMAND,
+    executor: Executor | None = None,
+    opening: Opening | None = None,
 ) -> Evaluation:
     """Score the neighbours' token store with the model. After an interruption, score only what is missing.
 
     An evaluation keeps the neighbours it was started with. If it is finished and differs in its
     values of k alone, those that it lacks are added to it: the result is that of scoring all of
     them at once. `facts` about the documents are copied into the results, and stay what they were
-    when the first k was scored; `command` is what a user runs for this evaluation.
+    when the first k was scored; `command` is what a user runs for this evaluation. Where the executor has
+    processes of its own, `opening` opens the model there.
     """
     store = neighbours.store
     expect_documents(path, store, command)
@@ -198,9 +203,10 @@ def evaluate(
                 bits[mode] = Bits(former.document_bits(mode), former.chunk_bits(mode))
                 continue
             # Parts are named by number alone, so each mode needs a folder of its own.
-            keep = Parts(stage.scratch(mode), ARRAY).keep
+            parts = Parts(stage.scratch(mode), ARRAY)
             given = pinned if k else None
-            scored = score(model, store, config, given, k, at_step(progress, mode), keep)
+            at_mode = at_step(progress, mode)
+            scored = score(model, store, config, given, k, at_mode, parts, executor, opening)
             bits[mode] = Bits(scored.by_document(), scored.by_chunk(pinned.table))
         arrays, results = _summarise(bits, pinned, config)
         with stage.write("scores.npz") as file:

@@ -18,7 +18,7 @@ from retro.model.protocol import LanguageModel
 from retro.retrieval.chunks import ChunkTable, content_hashes
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.ledger import FILE
-from retro.retrieval.neighbours import find_neighbours
+from retro.retrieval.finding import find_neighbours
 from retro.scoring.bits_per_byte import chunk_bytes, score
 from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
 from retro.stages.files import link_or_copy, locked

@@ -26,7 +26,9 @@ from retro.corpus.tokens import TokenStore, write_tokens
 from retro.errors import DataError
 from retro.retrieval.chunks import content_hashes
 from retro.retrieval.datastore import Datastore
-from retro.retrieval.neighbours import Neighbours, find_neighbours
+from retro.retrieval.finding import find_neighbours
+from retro.retrieval.neighbours import Neighbours
+from retro.stages.executor import Executor
 from retro.stages.files import make_fingerprint, write_json
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Stage, open_artifact, run_stage
@@ -151,13 +153,14 @@ def make_set(
     fields: FieldMap | None = None,
     progress: Progress = no_progress,
     command: str = COMMAND,
+    executor: Executor | None = None,
 ) -> EvaluationSet:
     """Encode the documents, find their neighbours, and compare them with the training text.
 
     Finished stages below `path` are reused. `command` is what a user runs for it.
     """
     store = write_set(source, path / "tokens", datastore.tokenizer, fields, command)
-    neighbours = find_neighbours(store, datastore, path / "neighbours", progress)
+    neighbours = find_neighbours(store, datastore, path / "neighbours", progress, executor)
     seen = _compare(store, datastore, training, path / "seen")
     return EvaluationSet(path.name, neighbours, seen, source)
 

@@ -13,6 +13,7 @@ import torch
 from retro.config import EvaluationConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ConfigError
+from retro.machine import product_dtype, products_in
 from retro.model.protocol import LanguageModel
 from retro.retrieval.retriever import Retriever
 from retro.scoring.intervals import Interval, bootstrap_ratio
@@ -111,8 +112,9 @@ def score_targets(
     greedy = {k: np.logical_not(alone) for k in ks}
     windows = list(windows_of(texts, config.window, config.stride, texts.target_starts))
     done = 0
+    dtype = product_dtype(config.precision, model.device)
     for batch in batches_of(windows, max_windows=config.batch_size):
-        for k, window, window_bits, is_greedy in _score_batch(model, texts, batch, ks, retriever):
+        for k, window, window_bits, is_greedy in _score_batch(model, texts, batch, ks, retriever, dtype):
             # A long target has several windows: their bits add up, and all of them must be
             # greedy.
             bits[k][window.document] += window_bits
@@ -130,6 +132,7 @@ def _score_batch(
     windows: list[Window],
     ks: Sequence[int],
     retriever: Retriever | None,
+    dtype: torch.dtype,
 ) -> Iterator[tuple[int, Window, float, bool]]:
     """For each k and window, the bits of the scored tokens, and whether all of them are the most probable."""
     tokens = batch_tokens(texts, windows)
@@ -142,7 +145,8 @@ def _score_batch(
         # Neighbours are sorted by distance, so the first k of a larger search are those a
         # search for k finds.
         given = [torch.from_numpy(array[:, :, :k]).to(model.device) for array in retrieved if k]
-        scored = model.score(*inputs, *given, greedy=True)
+        with products_in(dtype, model.device):
+            scored = model.score(*inputs, *given, greedy=True)
         assert scored.greedy is not None
         # Positions that are not scored have log-probability 0 and count as greedy, so they
         # change nothing.

@@ -35,7 +35,7 @@ class Filling:
         }
         if not was_begun:
             for name in arrays:
-                _reserve(stage.file(f"{name}.npy"))
+                reserve(stage.file(f"{name}.npy"))
         # From now on the arrays can be opened again, even if nothing of them is filled.
         self.keep(self.done)
 
@@ -51,7 +51,7 @@ class Filling:
         self._done.unlink()
 
 
-def _reserve(path: Path) -> None:
+def reserve(path: Path) -> None:
     """Have the whole file on disk: where a disk is full, writing to a mapped file kills the process."""
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:

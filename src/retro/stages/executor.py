@@ -1,6 +1,8 @@
-"""Executors: a stage maps a pure function over its shards and does not know where it runs."""
+"""Executors: a stage maps a pure function over its shards and does not know where it runs.
 
-import importlib
+Here is what runs on this machine; `cluster.py` is for several.
+"""
+
 import multiprocessing
 import os
 import signal
@@ -9,11 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from itertools import chain, islice
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from pathlib import Path
+from typing import Protocol, TypeVar, runtime_checkable
 
-from retro.errors import ConfigError, MissingExtraError, RetroError
+from retro.errors import ConfigError, RetroError
 
 Handle = TypeVar("Handle")
 Item = TypeVar("Item")
@@ -32,12 +34,19 @@ class Executor(Protocol):
         """Results in the order of the items, which are taken as places become free: few are held at once."""
         ...
 
+    def needs(self, work: Path | None, *sources: Path) -> None:
+        """Say which folder the functions write to, if any, and which files and folders they read.
+
+        Where one of them cannot be seen, the next call says so before it does anything else.
+        """
+        ...
+
 
 class LocalExecutor:
     """Processes of this machine, one for each core by default. One worker means this process alone."""
 
     def __init__(self, num_workers: int = 0) -> None:
-        self.num_workers = _expect_workers(num_workers) or os.cpu_count() or 1
+        self.num_workers = expect_workers(num_workers) or os.cpu_count() or 1
         self._pool: ProcessPoolExecutor | None = None
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -50,7 +59,7 @@ class LocalExecutor:
         # Tasks that were handed to the pool and whose results have not been taken yet.
         pending: deque[Future[Result]] = deque()
         try:
-            yield from _in_order(
+            yield from in_order(
                 items, lambda item: pool.submit(function, item), Future.result, pending, self.num_workers
             )
         except BrokenProcessPool:
@@ -62,6 +71,9 @@ class LocalExecutor:
             # Something went wrong, or the caller stopped asking: drop what is still to be done.
             if pending or sys.exc_info()[0] is not None:
                 self.close()
+
+    def needs(self, work: Path | None, *sources: Path) -> None:
+        """Processes of this machine see what this one sees."""
 
     def close(self) -> None:
         if self._pool is not None:
@@ -79,61 +91,13 @@ class LocalExecutor:
         return self._pool
 
 
-class RayExecutor:
-    """Tasks of a Ray cluster: that of RAY_ADDRESS, one that runs here, or a new one of this machine alone.
-
-    At most `num_workers` tasks run at once, by default one for each core of the cluster. Its machines need
-    this package, and the workspace and its sources under the same paths.
-    """
-
-    def __init__(self, num_workers: int = 0) -> None:
-        self.num_workers = _expect_workers(num_workers)
-        try:
-            self._ray: Any = importlib.import_module("ray")
-        except ImportError:
-            raise MissingExtraError("ray", "scale") from None
-
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        ray = self._ray
-        if not ray.is_initialized():
-            ray.init(include_dashboard=False, log_to_driver=False, logging_level="warning")
-        workers = self.num_workers or int(ray.cluster_resources().get("CPU", 1))
-        # The function is sent to the cluster once, however many items there are.
-        submit = partial(ray.remote(num_cpus=1)(_call).remote, ray.put(function))
-        pending: deque[Any] = deque()
-        try:
-            yield from _in_order(items, submit, ray.get, pending, workers)
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause from None  # the error of our own function, as a local pool would raise it
-        except ray.exceptions.RayError as error:
-            reason = " ".join(str(error).split())
-            raise RetroError(
-                f"Ray lost a task ({reason}); expected enough memory and machines that stay; "
-                "run the same command again"
-            ) from None
-        finally:
-            # Whatever is still pending after an error, or when the caller stopped asking, is not needed.
-            for handle in pending:
-                ray.cancel(handle)
-
-    def close(self) -> None:
-        """Nothing is kept here: the cluster has processes of its own."""
-
-
-EXECUTORS: dict[str, Callable[[int], Executor]] = {"local": LocalExecutor, "ray": RayExecutor}
-
-
-def _call(function: Callable[[Item], Result], item: Item) -> Result:
-    return function(item)
-
-
-def _expect_workers(num_workers: int) -> int:
+def expect_workers(num_workers: int) -> int:
     if num_workers < 0:
         raise ConfigError(f"num_workers is {num_workers}; expected 0 for one a core, or a positive number")
     return num_workers
 
 
-def _in_order(
+def in_order(
     items: Iterable[Item],
     submit: Callable[[Item], Handle],
     result: Callable[[Handle], Result],

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import uuid
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,9 +24,14 @@ DAMAGED = (
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary name to write a file under; at the end it is flushed and renamed, on an error removed."""
-    temporary = path.with_name(path.name + ".tmp")
+def atomic_path(path: Path, alone: bool = True) -> Iterator[Path]:
+    """A temporary name to write a file under; at the end it is flushed and renamed, on an error removed.
+
+    Unless a process writes the file `alone`, the temporary name is its own: a worker that was given up for
+    lost may still be writing while another one does its work again.
+    """
+    own = "" if alone else f".{uuid.uuid4().hex[:8]}"
+    temporary = path.with_name(f"{path.name}{own}.tmp")
     try:
         yield temporary
         # Flushed before it is renamed: after a crash the name must not stand for an empty file.
@@ -37,9 +43,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path, alone: bool = True) -> Iterator[IO[bytes]]:
     """Write a file that is either whole or not there."""
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
+    with atomic_path(path, alone) as temporary, temporary.open("wb") as file:
         yield file
 
 

@@ -44,11 +44,16 @@ class Parts(Generic[Value]):
         folder: Path,
         format: Format[Value],
         remedy: str = "remove it and run the same command again",
+        alone: bool = True,
     ) -> None:
-        """`remedy` tells a user what to do about a damaged part; the default fits an unfinished stage."""
+        """`remedy` tells a user what to do about a damaged part; the default fits an unfinished stage.
+
+        Unless they are written by the stage's own process `alone`, two workers may write the same part.
+        """
         self.folder = folder
         self.format = format
         self.remedy = remedy
+        self.alone = alone
 
     def file(self, name: str) -> Path:
         return self.folder / f"{name}{self.format.suffix}"
@@ -106,7 +111,7 @@ class Parts(Generic[Value]):
 
     def write(self, name: str, value: Value) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with atomic_write(self.file(name)) as file:
+        with atomic_write(self.file(name), self.alone) as file:
             self.format.write(file, value)
 
 

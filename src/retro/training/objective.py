@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from retro.config import TrainingConfig
+from retro.machine import products_in
 from retro.model.protocol import TrainableModel
 
 
@@ -31,9 +32,7 @@ class TokenLoss(nn.Module):
         neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None = None,
         neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
     ) -> Float[Tensor, ""]:
-        # The weights stay in float32; autocast lowers only the matrix products.
-        lower = self.dtype == torch.bfloat16
-        with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=lower):
+        with products_in(self.dtype, tokens.device):
             return -self.model.score(tokens, targets, neighbours, neighbour_mask).log_probs.sum()
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from retro.config import CorpusConfig
 from retro.corpus.documents import Document
 from retro.corpus.readers import Problems
+from retro.corpus.reading import Stream
 from retro.corpus.text import write_text
 from retro.corpus.tokenizers.training import bytes_by_source, sample_text
 from retro.errors import ConfigError
@@ -44,7 +45,8 @@ def test_the_sample_of_a_corpus_has_the_weights(tmp_path: Path) -> None:
         for number in range(400)
     ]
     config = CorpusConfig(valid_fraction=0.0, test_fraction=0.0)
-    text = write_text(iter(documents), tmp_path / "text", config, {}, LocalExecutor(1), Problems())
+    stream = Stream(iter(documents), Problems())
+    text = write_text(lambda _: [stream], tmp_path / "text", config, {}, LocalExecutor(1), Problems())
     budget = sum(text.train_bytes().values()) // 4
     counts: Counter[str] = Counter()
     for document in sample_text(text, budget, {"web": 1.0, "news": 3.0}):

@@ -12,7 +12,7 @@ from retro.jobs.retrieval import build as build_in
 from retro.retrieval.datastore import Datastore, segment_writer
 from retro.retrieval.datastore.build import build_datastore
 from retro.retrieval.embedder.bert import BertEmbedder
-from retro.retrieval.neighbours import find_neighbours
+from retro.retrieval.finding import find_neighbours
 from retro.retrieval.retriever import Retriever
 from retro.workspace import Workspace
 from tests.retrieval.datastores import build, config_of, corpus_of

@@ -14,7 +14,7 @@ import pytest
 
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.verify import verify
-from retro.retrieval.neighbours import find_neighbours
+from retro.retrieval.finding import find_neighbours
 from tests.retrieval.changes import live
 from tests.retrieval.datastores import build, corpus_of, held, make_documents
 

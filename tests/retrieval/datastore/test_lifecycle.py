@@ -11,7 +11,8 @@ from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.info import tokens_of_deleted
 from retro.retrieval.datastore.verify import verify
 from retro.retrieval.datastore.writer import Writer
-from retro.retrieval.neighbours import Neighbours, find_neighbours
+from retro.retrieval.finding import find_neighbours
+from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.thinning import thinned_neighbours
 from tests.retrieval.datastores import build, corpus_of, held, make_documents
 

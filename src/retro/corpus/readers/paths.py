@@ -1,7 +1,7 @@
 """Files and folders: the documents of a path, and what of it is left out."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from retro.corpus.documents import Document
@@ -30,21 +30,32 @@ def read_path(path: Path, fields: FieldMap, problems: Problems) -> Iterator[Docu
     elif is_source_tree(path):
         yield from read_tree(path, problems)
     else:
-        found = False
-        source = plain_name(path.resolve().name)
-        for file in _list_folder(path, problems):
-            format = format_of(file)
-            if format not in _READERS:
-                _leave_out(file, format, problems)
-                continue
-            found = True
-            name = plain_name(str(file.relative_to(path)))
+        files = list_folder(path, problems)
+        expect_text(path, files)
+        yield from read_listed(path, files, fields, problems)
+
+
+def read_listed(
+    folder: Path, files: Iterable[Path], fields: FieldMap, problems: Problems
+) -> Iterator[Document]:
+    """The documents of some files of a folder; what no reader is for is left out."""
+    source = plain_name(folder.resolve().name)
+    for file in files:
+        format = format_of(file)
+        if format in _READERS:
+            name = plain_name(str(file.relative_to(folder)))
             yield from _READERS[format](file, name, source, fields, problems)
-        if not found:
-            raise DataError(
-                f"{path} holds no .jsonl, .jsonl.gz or other file that can be read ({KNOWN}, or text under "
-                "any other name); expected at least one"
-            )
+        else:
+            _leave_out(file, format, problems)
+
+
+def expect_text(folder: Path, files: Iterable[Path]) -> None:
+    """Refuse a folder with nothing to read in it."""
+    if not any(format_of(file) in _READERS for file in files):
+        raise DataError(
+            f"{folder} holds no .jsonl, .jsonl.gz or other file that can be read ({KNOWN}, or text under "
+            "any other name); expected at least one"
+        )
 
 
 def files_of(path: Path) -> list[Path]:
@@ -53,10 +64,10 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     if is_source_tree(path):
         return [path / name for name in list_files(path)]
-    return [file for file in _list_folder(path, Problems()) if format_of(file) in _READERS]
+    return [file for file in list_folder(path, Problems()) if format_of(file) in _READERS]
 
 
-def _list_folder(folder: Path, problems: Problems) -> list[Path]:
+def list_folder(folder: Path, problems: Problems) -> list[Path]:
     """All files below a folder in the order of their names, but for what is hidden and links to folders."""
     files: list[Path] = []
 

@@ -101,6 +101,25 @@ class Problems:
         for kind, tally in others.tallies.items():
             self.tallies.setdefault(kind, Tally()).add(tally.documents, tally.num_bytes, tally.first)
 
+    def to_json(self) -> dict[str, Any]:
+        """All but the list, to be sent or kept."""
+        encodings = dict(self.encodings)
+        return {
+            "count": self.count,
+            "rows": self.rows,
+            "tallies": to_counts(self.tallies),
+            "encodings": encodings,
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> "Problems":
+        problems = Problems()
+        problems.count = value["count"]
+        problems.rows = [(where, reason) for where, reason in value["rows"]]
+        problems.tallies = from_counts(value["tallies"])
+        problems.encodings = Counter(value["encodings"])
+        return problems
+
     @contextmanager
     def listed_in(self, file: IO[bytes]) -> Iterator[None]:
         """Write a row to the file for everything that is added within the block."""

@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,16 +38,24 @@ def is_hidden(relative: Path) -> bool:
 def read_tree(root: Path, problems: Problems) -> Iterator[Document]:
     """One document a file, web pages as they are written; what is binary, empty or large is left out."""
     found = False
-    source = plain_name(root.resolve().name)
-    for file_name in list_files(root, problems):
-        for document in _read_file(root / file_name, plain_name(file_name), source, problems):
-            found = True
-            yield document
+    for document in read_listed(root, list_files(root, problems), problems):
+        found = True
+        yield document
     if not found:
-        raise DataError(
-            f"{root} is a source tree without a text file of at most {MAX_BYTES:,} bytes; "
-            "expected at least one"
-        )
+        raise no_text_in(root)
+
+
+def read_listed(root: Path, names: Iterable[str], problems: Problems) -> Iterator[Document]:
+    """The documents of some files of a tree."""
+    source = plain_name(root.resolve().name)
+    for name in names:
+        yield from _read_file(root / name, plain_name(name), source, problems)
+
+
+def no_text_in(root: Path) -> DataError:
+    return DataError(
+        f"{root} is a source tree without a text file of at most {MAX_BYTES:,} bytes; expected at least one"
+    )
 
 
 def _read_file(file: Path, name: str, source: str, problems: Problems) -> Iterator[Document]:

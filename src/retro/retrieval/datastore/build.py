@@ -94,14 +94,19 @@ def build_datastore(
     return datastore
 
 
-def sync_datastore(datastore: Datastore, store: TokenStore, progress: Progress = no_progress) -> Synced:
+def sync_datastore(
+    datastore: Datastore,
+    store: TokenStore,
+    progress: Progress = no_progress,
+    executor: Executor | None = None,
+) -> Synced:
     """Bring a datastore to the state of the token store that it was built from, as one version.
 
     Documents of other sources, which were added since or built from other stores, stay.
     """
     datastore.tokenizer.expect(store.tokenizer_fingerprint, str(store.artifact.path), "retro ingest")
     ledger = datastore.ledger
-    with Writer(datastore) as writer:
+    with Writer(datastore, datastore.embedding(executor)) as writer:
         # Without the record a source that has lost all of its documents would never be asked about.
         synced = writer.sync_store(store, ledger.fact(SOURCES) or (), progress)
         with ledger.transaction():

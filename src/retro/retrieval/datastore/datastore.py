@@ -1,6 +1,7 @@
 """The datastore: the key-value memory of the paper, which can grow and forget while it is read."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from retro.corpus.documents import Document
@@ -8,7 +9,10 @@ from retro.errors import ArtifactError
 from retro.retrieval.datastore.difference import Synced
 from retro.retrieval.datastore.ledger import FILE
 from retro.retrieval.datastore.reader import DatastoreReader
+from retro.retrieval.datastore.segment_writer import EmbedShards
 from retro.retrieval.datastore.writer import Writer
+from retro.retrieval.embedder import embed_shards
+from retro.stages.executor import Executor
 from retro.stages.hints import with_paths
 from retro.stages.progress import Progress, no_progress
 
@@ -27,19 +31,38 @@ class Datastore(DatastoreReader):
             )
         return Datastore(path)
 
-    def add(self, documents: Iterable[Document], progress: Progress = no_progress) -> int:
-        """Add documents, all or none, and return the new version. An id that is there already is an error."""
-        with Writer(self) as writer:
+    def add(
+        self,
+        documents: Iterable[Document],
+        progress: Progress = no_progress,
+        executor: Executor | None = None,
+    ) -> int:
+        """Add documents, all or none, and return the new version. An id that is there already is an error.
+
+        With an executor its workers make the keys.
+        """
+        with Writer(self, self.embedding(executor)) as writer:
             return writer.add(documents, progress)
 
-    def sync(self, documents: Iterable[Document], progress: Progress = no_progress) -> Synced:
+    def sync(
+        self,
+        documents: Iterable[Document],
+        progress: Progress = no_progress,
+        executor: Executor | None = None,
+    ) -> Synced:
         """Bring the sources of these documents to the state that is given: one version, or none if they are.
 
         Documents that are new are added, those whose text or title is another are replaced, and those of the
-        same sources that are not given are deleted.
+        same sources that are not given are deleted. With an executor its workers make the keys.
         """
-        with Writer(self) as writer:
+        with Writer(self, self.embedding(executor)) as writer:
             return writer.sync(documents, progress)
+
+    def embedding(self, executor: Executor | None) -> EmbedShards | None:
+        """How the keys of new chunks are made: by the executor's workers, or else by this process."""
+        if executor is None:
+            return None
+        return partial(embed_shards, executor, self.embedder)
 
     def delete(
         self,

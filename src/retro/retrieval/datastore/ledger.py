@@ -62,6 +62,11 @@ class CompactedError(ArtifactError):
             f"{path} has been compacted since version {version}; expected a version that is still whole; "
             "open the datastore again"
         )
+        self.path = path
+        self.version = version
+
+    def __reduce__(self) -> tuple[type["CompactedError"], tuple[Path, int]]:
+        return CompactedError, (self.path, self.version)  # to come from another process
 
 
 @dataclass(frozen=True)

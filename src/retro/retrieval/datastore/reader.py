@@ -15,7 +15,6 @@ import numpy as np
 
 from retro.config import DatastoreConfig
 from retro.config.as_json import from_dict
-from retro.config.checks import require_utf8
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError, ConfigError
 from retro.retrieval.datastore.ledger import FILE, CompactedError, Ledger
@@ -24,6 +23,7 @@ from retro.retrieval.datastore.snapshot import Snapshot
 from retro.retrieval.datastore.together import Together
 from retro.retrieval.embedder import Embedder, open_embedder
 from retro.retrieval.index import Entries
+from retro.retrieval.queries import make_queries
 from retro.retrieval.search import Neighbour, Place, Search, Version
 from retro.stages.hints import with_paths
 
@@ -82,10 +82,13 @@ class DatastoreReader:
                 self._embedder = self._load_embedder()
             return self._embedder
 
+    @property
+    def query_precision(self) -> str:
+        """What queries are embedded in: they may come from a machine without the hardware of the keys."""
+        return "float32" if self.config.embedder_precision == "float32" else "auto"
+
     def _load_embedder(self) -> Embedder:
-        # Queries may come from a machine without the hardware that made the keys.
-        precision = "float32" if self.config.embedder_precision == "float32" else "auto"
-        embedder = open_embedder(self.config.embedder, precision)
+        embedder = open_embedder(self.config.embedder, self.query_precision)
         if embedder.fingerprint != self.ledger.fact("encoder"):
             raise ArtifactError(
                 f"{self.path} was built with another {self.config.embedder!r} than is here now; expected the "
@@ -146,24 +149,9 @@ class DatastoreReader:
     def queries(self, chunks: Sequence[str | np.ndarray]) -> tuple[np.ndarray, Entries]:
         """Which of the chunks, texts or tokens, are not blank, and what those are searched with.
 
-        All queries are made here. Keys are rounded to float16 as the stored ones are, so that a chunk finds
-        the same live and beforehand; tokens that are given are searched with as they are, not cut anew from
-        their text.
+        `make_queries` says how they are made.
         """
-        texts = [
-            chunk if isinstance(chunk, str) else self.tokenizer.decode(chunk.tolist()) for chunk in chunks
-        ]
-        for text in texts:
-            require_utf8("the text to search for", text)
-        asked = [number for number, text in enumerate(texts) if text.strip()]
-        if not asked:
-            return np.zeros(0, dtype=np.int64), Entries(np.zeros((0, 0), dtype=np.float16))
-        keys = self.embedder.embed([texts[number] for number in asked]).astype(np.float16)
-        tokens = [self._tokens_of(chunks[number]) for number in asked]
-        return np.array(asked), Entries(keys, tokens)
-
-    def _tokens_of(self, chunk: str | np.ndarray) -> np.ndarray:
-        return np.array(self.tokenizer.encode(chunk)) if isinstance(chunk, str) else chunk
+        return make_queries(chunks, self.tokenizer, lambda: self.embedder)
 
     def search(
         self,

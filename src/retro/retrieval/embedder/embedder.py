@@ -67,6 +67,8 @@ def embed_shards(
     Batches are formed within a shard, so the keys depend neither on the number of workers nor on which shards
     were made before.
     """
+    # A name of the catalogue or of a hub is opened by every machine for itself.
+    executor.needs(None, *(path for path in [Path(embedder.name)] if path.is_dir()))
     return executor.map(_ShardEmbedder(embedder), shards)
 
 
@@ -83,13 +85,13 @@ class _ShardEmbedder:
         return {**vars(self), "embedder": None}
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        embedder = self.embedder or _open_in_worker(self.name, self.precision, self.fingerprint)
+        embedder = self.embedder or open_in_worker(self.name, self.precision, self.fingerprint)
         return embedder.embed(texts).astype(np.float16)
 
 
 # One for each worker process, kept from shard to shard.
 @lru_cache(maxsize=1)
-def _open_in_worker(name: str, precision: str, fingerprint: str) -> Embedder:
+def open_in_worker(name: str, precision: str, fingerprint: str) -> Embedder:
     torch.set_num_threads(1)  # there is a worker a core
     embedder = open_embedder(name, precision)
     if embedder.fingerprint != fingerprint:
