@@ -20,7 +20,8 @@ from retro.errors import ArtifactError
 from retro.retrieval.chunks import ChunkTable, content_hashes
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.ledger import CompactedError
-from retro.retrieval.datastore.snapshot import Snapshot, nearest
+from retro.retrieval.datastore.scanning import nearest
+from retro.retrieval.datastore.snapshot import Snapshot
 from retro.retrieval.index import Entries
 from retro.retrieval.other_documents import search_other_documents
 from retro.retrieval.search import Neighbour, Search
