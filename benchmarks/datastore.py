@@ -30,6 +30,7 @@ from retro.retrieval.datastore.info import describe
 from retro.retrieval.index import Entries, Found
 from retro.retrieval.index.exact import nearest
 from retro.retrieval.index.hnsw import HnswIndex
+from retro.retrieval.index.keys import Allowed
 from retro.retrieval.other_documents import search_other_documents
 
 QUERIES = 8192
@@ -121,7 +122,7 @@ def recorded_calls(index: HnswIndex, work: Callable[[], object]) -> list[tuple[n
     calls: list[tuple[np.ndarray, int]] = []
     found = index._found
 
-    def recording(queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> Found:
+    def recording(queries: np.ndarray, k: int, allowed: Allowed | None, share: float) -> Found:
         calls.append((queries, k))
         return found(queries, k, allowed, share)
 

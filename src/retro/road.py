@@ -147,8 +147,8 @@ def _facts(study: Study, corpus: str) -> list[tuple[str, str]]:
         f"{counted(count['documents'], 'document')} and {counted(count['tokens'], 'token')} in {split}"
         for split, count in counts.items()
     ]
-    # The first segment stands for all: most datastores have one.
-    index = datastore.snapshot().segments[0].index.kind
+    # The one with the most keys stands for all: most datastores have one.
+    index = datastore.snapshot().kinds[0]
     return [
         ("corpus", f"{corpus}: {', '.join(splits)}"),
         (

@@ -62,7 +62,10 @@ def datastore(work: Path) -> dict[str, object]:
     """Segments file by file, without the speeds measured with each, and the documents of the ledger."""
     folder = work / "datastore"
     found = {
-        file for file in (folder / "segments").rglob("*") if file.is_file() and file.name != "index.json"
+        file
+        for part in ("segments", "indexes")
+        for file in (folder / part).rglob("*")
+        if file.is_file() and file.name != "index.json"
     }
     results: dict[str, object] = {str(file.relative_to(work)): file_checksum(file) for file in sorted(found)}
     connection = sqlite3.connect(folder / LEDGER)

@@ -1,6 +1,6 @@
 """A datastore's life as a script that can be killed anywhere; it goes on after the last committed change.
 
-python -m tests.retrieval.changes WORK DATASTORE ENCODER
+python -m tests.retrieval.changes WORK DATASTORE ENCODER [EXACT_BELOW]
 """
 
 import sys
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from retro.corpus.folder import CorpusFolder
-from retro.retrieval.datastore import Datastore, segment_writer
+from retro.retrieval.datastore import Datastore, merging, segment_writer
 from tests.retrieval.datastores import build, make_documents
 
 BATCH = [f"Batch text number {number}: anyone may share this software. " * 4 for number in range(6)]
@@ -25,11 +25,18 @@ STEPS: list[Callable[[Datastore], object]] = [
 ]
 
 
-def live(work: Path, path: Path, encoder: str, told: Callable[[str], None] = lambda line: None) -> Datastore:
+def live(
+    work: Path,
+    path: Path,
+    encoder: str,
+    told: Callable[[str], None] = lambda line: None,
+    exact_below: int = 50_000,
+) -> Datastore:
     """Build the datastore and make the changes that were not made yet."""
     segment_writer.SHARD = 32
-    datastore = build(CorpusFolder(work), path, encoder, segment_chunks=200)
-    before = sum(version.action != "build" for version in datastore.ledger.versions())
+    merging.MIN_JOINED = 300
+    datastore = build(CorpusFolder(work), path, encoder, segment_chunks=200, exact_below=exact_below)
+    before = sum(version.action not in ("build", "merge") for version in datastore.ledger.versions())
     told(f"went on after {before} changes")
     for step in STEPS[before:]:
         step(datastore)
@@ -44,5 +51,5 @@ def tell(line: str) -> None:
 
 if __name__ == "__main__":
     tell("ready")
-    live(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], tell)
+    live(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], tell, *map(int, sys.argv[4:]))
     tell("finished")

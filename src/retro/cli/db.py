@@ -88,7 +88,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Compact:
-    """Remove deleted documents from every file, and join small segments."""
+    """Remove deleted documents from every file, join small segments, and index all of them together."""
 
     place: Place
     """A workspace or a datastore."""
@@ -157,7 +157,8 @@ def add(options: Add) -> None:
         for source in options.sources:
             catalogue.fetch_if_missing(source, progress)
         version = datastore.add(documents, progress, executor)
-    change = datastore.ledger.version()
+    # Not the newest version, which may be a merge that came after it.
+    change = datastore.ledger.versions()[version - 1]
     CONSOLE.print(
         f"{datastore.path}: version {version}, {counted(change.documents, 'document')} added", soft_wrap=True
     )
@@ -223,8 +224,8 @@ def compact(options: Compact) -> None:
     snapshot = datastore.snapshot()
     # Counted before compacting, which removes the deleted documents' tokens.
     left = tokens_of_deleted(snapshot, datastore.tokenizer.vocab_size)
-    with RichNarrator().progress("Compacting"):
-        version = datastore.compact()
+    with RichNarrator().progress("Compacting") as progress:
+        version = datastore.compact(progress)
     CONSOLE.print(
         f"{datastore.path}: version {version}, {before / 1e6:,.1f} → {size_of(datastore.path) / 1e6:,.1f} MB",
         soft_wrap=True,

@@ -210,14 +210,14 @@ def size_of_datastore(datastore: Datastore) -> MemorySize:
     """RETRO's memory in the same terms."""
     snapshot = datastore.snapshot()
     folders = [segment.path for segment in snapshot.segments]
+    folders += [snapshot.joint.path] if snapshot.joint is not None else []
     files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
-    kinds = sorted({segment.index.kind for segment in snapshot.segments})
     return MemorySize(
         tokens=snapshot.num_tokens(),
         keys=len(snapshot),
         num_bytes=sum(file.stat().st_size for file in files),
         key_bytes=sum(segment.keys.nbytes for segment in snapshot.segments),
-        index=", ".join(kinds),
+        index=", ".join(sorted(snapshot.kinds)),
     )
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.remote import VersionFiles, open_version
-from retro.retrieval.datastore.snapshot import Snapshot, nearest
+from retro.retrieval.datastore.scanning import nearest
+from retro.retrieval.datastore.snapshot import Snapshot
 from retro.retrieval.index import Entries
 from retro.retrieval.other_documents import search_other_documents
 from retro.retrieval.search import Search

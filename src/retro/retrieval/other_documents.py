@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from retro.retrieval.datastore.snapshot import nearest
+from retro.retrieval.datastore.scanning import nearest
 from retro.retrieval.index import Entries
 from retro.retrieval.search import Search
 

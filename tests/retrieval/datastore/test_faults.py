@@ -21,8 +21,16 @@ from tests.retrieval.datastores import build, corpus_of, held, make_documents
 KILLS = 20
 
 
-def start(work: Path, path: Path, encoder: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.retrieval.changes", str(work), str(path), encoder]
+def start(work: Path, path: Path, encoder: str, exact_below: int) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.retrieval.changes",
+        str(work),
+        str(path),
+        encoder,
+        str(exact_below),
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
 
 
@@ -31,17 +39,23 @@ def seconds_of(lines: list[str]) -> float:
 
 
 @pytest.mark.slow
-def test_kills_at_random_moments_lose_nothing(tmp_path: Path, text_folder: Path, static_encoder: str) -> None:
-    """After each of twenty kills the datastore is sound at a committed version; at the end it is whole."""
+@pytest.mark.parametrize("exact_below", [50_000, 60])
+def test_kills_at_random_moments_lose_nothing(
+    tmp_path: Path, text_folder: Path, static_encoder: str, exact_below: int
+) -> None:
+    """After each of twenty kills the datastore is sound at a committed version; at the end it is whole.
+
+    With fewer than sixty keys searched one by one there is an index over all segments, and merges.
+    """
     work = corpus_of(tmp_path / "work", text_folder)
-    unbroken = start(work.path, tmp_path / "whole", static_encoder)
+    unbroken = start(work.path, tmp_path / "whole", static_encoder, exact_below)
     lines = (unbroken.communicate()[0] or "").splitlines()
     whole = Datastore.open(tmp_path / "whole")
     lineages = [version.lineage for version in whole.ledger.versions()]
     rng, kills, where, committed = random.Random(0), 0, [], 0
     for _ in range(20 * KILLS):
         path = tmp_path / f"killed-{len(where)}"
-        with start(work.path, path, static_encoder) as process:
+        with start(work.path, path, static_encoder, exact_below) as process:
             assert process.stdout is not None
             assert "ready" in process.stdout.readline()
             try:
@@ -54,7 +68,7 @@ def test_kills_at_random_moments_lose_nothing(tmp_path: Path, text_folder: Path,
             if path.exists():
                 datastore = Datastore.open(path)
                 version = datastore.snapshot().version
-                assert version.lineage == lineages[version.number - 1]  # a version of the unbroken run
+                assert version.lineage in lineages  # a version of the unbroken run
                 assert version.number >= committed  # nothing that was committed is lost
                 committed = version.number
                 verify(datastore)
@@ -67,14 +81,20 @@ def test_kills_at_random_moments_lose_nothing(tmp_path: Path, text_folder: Path,
     assert kills >= KILLS
     for path in where:
         finished = Datastore.open(path)
-        assert [version.lineage for version in finished.ledger.versions()] == lineages
+        # A merge that was cut off is done with the next change.
+        assert [*dict.fromkeys(version.lineage for version in finished.ledger.versions())] == [
+            *dict.fromkeys(lineages)
+        ]
+        assert held(finished) == held(whole)
+        verify(finished, sample=1000)
+        if exact_below < 1000:
+            continue  # merges at other moments leave other numbers, and codes of another training
         assert sorted(p.name for p in (path / "segments").iterdir()) == sorted(
             p.name for p in (tmp_path / "whole" / "segments").iterdir()
         )
         ours = find_neighbours(work.store("train"), finished, path.with_suffix(".neighbours"))
         theirs = find_neighbours(work.store("train"), whole, path.with_suffix(".expected"))
         assert np.array_equal(ours.chunks, theirs.chunks)
-        verify(finished, sample=1000)
 
 
 READER = """

@@ -9,7 +9,16 @@ import pytest
 from retro.errors import ArtifactError, ConfigError
 from retro.retrieval.index import Entries, Index, exact, kind_for_size, make_index, open_index
 
-APPROXIMATE = ["HNSW24", "HNSW8", "IVF16,Flat", "IVF16,PQ8x4", "OPQ8_16,IVF16_HNSW8,PQ8x4", "PQ8x4", "scann"]
+APPROXIMATE = [
+    "HNSW24",
+    "HNSW8",
+    "IVF16,Flat",
+    "IVF16,PQ8x4",
+    "OPQ8_16,IVF16_HNSW8,PQ8x4",
+    "OPQ8_16,IVF16_HNSW8,PQ8",
+    "PQ8x4",
+    "scann",
+]
 KINDS = ["exact", *APPROXIMATE]
 WIDTH = 16
 
@@ -207,13 +216,13 @@ def test_other_keys_than_it_was_built_from(tmp_path: Path) -> None:
 
 
 def test_the_kind_follows_the_number_of_keys() -> None:
-    assert [kind_for_size(384, num) for num in (10, 49_999, 50_000, 2_000_000)] == [
+    assert [kind_for_size(384, num) for num in (10, 49_999, 50_000, 1_000_000)] == [
         "exact",
         "exact",
         "HNSW24",
         "HNSW24",
     ]
-    assert kind_for_size(384, 5_000_000) == "OPQ32_128,IVF8192_HNSW32,PQ32"
+    assert kind_for_size(384, 5_000_000) == "OPQ32_128,IVF32768_HNSW32,PQ32"
     with pytest.raises(ConfigError, match="no index"):
         make_index("IVF16,Nonsense", WIDTH, 10)
 

@@ -18,6 +18,7 @@ from retro.errors import ArtifactError, ConfigError, DataError
 from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.datastore.difference import Synced
+from retro.retrieval.datastore.joint import INDEXES
 from retro.retrieval.datastore.ledger import FILE, Ledger
 from retro.retrieval.datastore.reader import FORMAT, SEGMENTS, TOKENIZER
 from retro.retrieval.datastore.writer import Writer, in_parts, pieces_of
@@ -30,7 +31,7 @@ from retro.stages.progress import Progress, from_offset, no_progress
 from retro.stages.redo import Removal
 from retro.stages.stage import partial_of, way_out
 
-ENTRIES = {FILE, f"{FILE}-wal", f"{FILE}-shm", SEGMENTS, TOKENIZER}
+ENTRIES = {FILE, f"{FILE}-wal", f"{FILE}-shm", SEGMENTS, INDEXES, TOKENIZER}
 """What the folder of a datastore holds; the two beside the ledger are SQLite's own."""
 BUILT_FROM = "built from"
 """The fact that names the token stores whose documents a datastore holds."""
@@ -156,13 +157,15 @@ def _fill(
     datastore = Datastore(partial)
     datastore.use(embedder)
     total = sum(len(ChunkTable(store, datastore.chunk_len)) for store in stores)
-    with Writer(datastore, bound(embed_shards, executor, embedder)) as writer:
+    with Writer(datastore, bound(embed_shards, executor, embedder), executor, total) as writer:
         # Documents are added in order, so as many as are there already are those that a killed run committed.
         every = chain.from_iterable(pieces_of(store) for store in stores)
         pieces = islice(every, datastore.snapshot().num_documents, None)
         for part in in_parts(pieces, datastore.config.segment_chunks, datastore.chunk_len):
             before = datastore.snapshot().num_chunks()
             writer.add_pieces(part, "build", from_offset(progress, before, total))
+        # Several segments get one index over all their keys.
+        writer.merge(progress)
     if not len(datastore):
         raise DataError(
             f"{stores[0].artifact.path} holds no chunk with text; expected at least one; ingest more text"

@@ -78,11 +78,19 @@ class Datastore(DatastoreReader):
         with Writer(self) as writer:
             return writer.delete(ids, sources, titles, content_hashes)
 
-    def compact(self) -> int:
+    def merge(self, progress: Progress = no_progress) -> int:
+        """Merge small segments and index what is searched key by key, if it is worthwhile; the version.
+
+        `add` and `sync` do it by themselves. Others may search meanwhile.
+        """
+        with Writer(self) as writer:
+            return writer.merge(progress)
+
+    def compact(self, progress: Progress = no_progress) -> int:
         """Remove what was deleted from every file, join small segments, and return the new version.
 
         The tokenizer stays: a word of a deleted document that had become a token of its own can still be
         read there. `info.tokens_of_deleted` counts such tokens beforehand.
         """
         with Writer(self) as writer:
-            return writer.compact()
+            return writer.compact(progress)

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 
 from retro.retrieval.datastore.datastore import Datastore
-from retro.retrieval.datastore.ledger import IS_THERE, CompactedError
+from retro.retrieval.datastore.joint import INDEXES
+from retro.retrieval.datastore.ledger import IS_THERE, CompactedError, IndexRow
 from retro.retrieval.datastore.reader import SEGMENTS
 from retro.retrieval.datastore.segment import INDEX, KEYS, TOKENS
+from retro.retrieval.datastore.segment_writer import EXACT
 from retro.retrieval.datastore.snapshot import Snapshot
+from retro.wording import counted
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Description:
     facts: list[tuple[str, str]]
     segment_headings: list[str]
     segments: list[list[str]]
+    """Those with an index over many segments first: what they are found by has its own row."""
     sources: list[list[str]]
     versions: list[list[str]]
 
@@ -37,6 +41,7 @@ def _describe_version(datastore: Datastore, snapshot: Snapshot) -> Description:
     number = snapshot.version.number
     with datastore.ledger.at(number):
         rows = datastore.ledger.segments(number)
+        indexes = datastore.ledger.indexes()
         by_source = datastore.ledger.rows(
             "SELECT source, count(*), sum(num_tokens), sum(num_bytes) FROM documents "
             f"WHERE {IS_THERE} GROUP BY source ORDER BY source",
@@ -48,7 +53,8 @@ def _describe_version(datastore: Datastore, snapshot: Snapshot) -> Description:
     num_tokens = max(1, snapshot.num_tokens())
     # Sizes are of files, with deleted documents in them until they are compacted.
     sizes = {part: sum(_size(folder / row.name / part) for row in rows) for part in (TOKENS, INDEX, KEYS)}
-    without_keys = (sizes[TOKENS] + sizes[INDEX]) / num_tokens
+    joint = {index.name: _size(datastore.path / INDEXES / index.name) for index in indexes}
+    without_keys = (sizes[TOKENS] + sizes[INDEX] + sum(joint.values())) / num_tokens
     with_keys = without_keys + sizes[KEYS] / num_tokens
     to_compact = f", and {deleted:,} deleted ones to compact" if deleted else ""
     facts = [
@@ -57,12 +63,16 @@ def _describe_version(datastore: Datastore, snapshot: Snapshot) -> Description:
         ("tokens", f"{snapshot.num_tokens():,}"),
         ("chunks", f"{snapshot.num_chunks():,} of {datastore.chunk_len} tokens, {len(snapshot):,} with text"),
         ("embedder", datastore.config.embedder),
+        ("searched by", _searched_by(snapshot)),
         ("bytes a token", f"{without_keys:.2f} tokens and index, {with_keys:.2f} with the stored keys"),
     ]
     return Description(
         facts=facts,
         segment_headings=["documents", "keys", "blank", "index", "recall", "ms", "a second", "MB"],
-        segments=[_segment_row(row.name, row.report, _size(folder / row.name)) for row in rows],
+        segments=[
+            *(_joint_row(index, joint[index.name]) for index in indexes),
+            *(_segment_row(row.name, row.report, _size(folder / row.name)) for row in rows),
+        ],
         sources=[[source, *(f"{count:,}" for count in counts)] for source, *counts in by_source],
         versions=[[str(version.number), version.action, f"{version.documents:,}"] for version in versions],
     )
@@ -82,6 +92,21 @@ def tokens_of_deleted(snapshot: Snapshot, vocab_size: int) -> int:
             # Marking instead of counting: one pass over the tokens, a byte for each of the vocabulary.
             uses[segment.tokens[document["start"] : document["end"]]] = True
     return int((deleted_uses & ~live_uses).sum())
+
+
+def _searched_by(snapshot: Snapshot) -> str:
+    """How many indexes a search asks, of which kinds, and how many keys it looks at one by one."""
+    if not snapshot.indexed:
+        return "nothing"
+    kinds = ", ".join(snapshot.kinds)
+    linear = sum(len(part) for part in snapshot.indexed if part.index.kind == EXACT)
+    return f"{counted(len(snapshot.indexed), 'index', 'indexes')} ({kinds}), {linear:,} keys one by one"
+
+
+def _joint_row(index: IndexRow, size: int) -> list[str]:
+    """The row of an index over several segments."""
+    named = counted(len(index.segments), "segment")
+    return [f"{named} together", *_segment_row(index.name, index.report, size)[1:]]
 
 
 def _segment_row(name: str, report: dict[str, Any], size: int) -> list[str]:

@@ -22,7 +22,8 @@ from retro.stages.hints import quoted, with_paths
 
 FILE = "catalogue.sqlite"
 """Its name on disk, from the time when the ledger was called a catalogue; datastores of then are read now."""
-COMPACT = "compact"
+COMPACT, MERGE = "compact", "merge"
+"""Actions that write segments anew: what they have replaced cannot be asked about any more."""
 NEWEST = (1 << 63) - 1
 """A version later than all: what is there now."""
 OF_THE_SYSTEM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
@@ -50,6 +51,12 @@ CREATE INDEX documents_by_source ON documents (source);
 CREATE INDEX documents_by_title ON documents (title);
 CREATE INDEX documents_deleted ON documents (segment, deleted) WHERE deleted IS NOT NULL;
 """
+INDEXES_SCHEMA = """
+CREATE TABLE IF NOT EXISTS indexes (
+    name TEXT PRIMARY KEY, segments TEXT NOT NULL, files TEXT NOT NULL, report TEXT NOT NULL
+) WITHOUT ROWID
+"""
+"""A table that older ledgers do not have; their next writer makes it."""
 COLUMNS = ("id", "source", "title", "language", "content_hash", "num_tokens", "num_bytes")
 COUNTED = ("num_tokens", "num_bytes", "first_chunk", "num_chunks")
 
@@ -74,6 +81,16 @@ class SegmentRow:
     """A segment's name, the checksums of its files, and what was measured when it was built."""
 
     name: str
+    files: dict[str, str]
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class IndexRow:
+    """An index over the keys of several segments: their names in the order of its rows, and as above."""
+
+    name: str
+    segments: list[str]
     files: dict[str, str]
     report: dict[str, Any]
 
@@ -126,7 +143,7 @@ class Ledger(SqliteFile):
             yield
 
     def _was_compacted_since(self, version: int) -> bool:
-        newest = self.rows("SELECT max(version) FROM versions WHERE action = ?", (COMPACT,))[0][0]
+        newest = self.rows("SELECT max(version) FROM versions WHERE action IN (?, ?)", (COMPACT, MERGE))[0][0]
         return newest is not None and newest > version
 
     def fact(self, name: str) -> Any:
@@ -194,6 +211,36 @@ class Ledger(SqliteFile):
     def remove_segment(self, name: str) -> None:
         self.rows("DELETE FROM segments WHERE name = ?", (name,))
 
+    def indexes(self) -> list[IndexRow]:
+        """The indexes over several segments, of the newest version."""
+        if not self.rows("SELECT name FROM sqlite_master WHERE name = 'indexes'"):
+            return []
+        found = self.rows("SELECT name, segments, files, report FROM indexes ORDER BY name")
+        return [self._index(*row) for row in found]
+
+    def _index(self, name: Any, segments: Any, files: Any, report: Any) -> IndexRow:
+        row = IndexRow(name, self._value(segments), self._value(files), self._value(report))
+        is_sound = isinstance(row.files, dict) and isinstance(row.report, dict)
+        names = row.segments if isinstance(row.segments, list) else [None]
+        if not (is_sound and all(isinstance(value, str) for value in (name, *names))):
+            raise self._unreadable(f"index {name!r} is described by {segments!r}, {files!r} and {report!r}")
+        return row
+
+    def set_index(self, index: IndexRow | None) -> None:
+        """Replace the indexes over several segments by this one, or by none."""
+        self.rows(INDEXES_SCHEMA)
+        self.rows("DELETE FROM indexes")
+        if index is not None:
+            self.rows(
+                "INSERT INTO indexes VALUES (?, ?, ?, ?)",
+                (
+                    index.name,
+                    json.dumps(index.segments),
+                    json.dumps(index.files),
+                    json.dumps(index.report),
+                ),
+            )
+
     def add_documents(self, segment: str, rows: Iterable[dict[str, Any]], version: int) -> None:
         """Rows with the columns of a token store's documents, and `number`, `first_chunk`, `num_chunks`."""
         self._change(
@@ -229,6 +276,11 @@ class Ledger(SqliteFile):
             "SELECT number FROM documents WHERE segment = ? AND deleted IS NOT NULL", (segment,)
         )
         return [number for (number,) in found]
+
+    def num_deleted(self) -> int:
+        """How many documents are there no longer, and still have their rows."""
+        count: int = self.rows("SELECT count(*) FROM documents WHERE deleted IS NOT NULL")[0][0]
+        return count
 
     def added_since(self, earlier: int, version: int) -> list[int]:
         """Numbers of a version's documents that were added after an earlier one."""

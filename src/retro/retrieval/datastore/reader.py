@@ -17,7 +17,8 @@ from retro.config import DatastoreConfig
 from retro.config.as_json import from_dict
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError, ConfigError
-from retro.retrieval.datastore.ledger import FILE, CompactedError, Ledger
+from retro.retrieval.datastore.joint import INDEXES, JointIndex
+from retro.retrieval.datastore.ledger import FILE, CompactedError, IndexRow, Ledger
 from retro.retrieval.datastore.segment import Segment
 from retro.retrieval.datastore.snapshot import Snapshot
 from retro.retrieval.datastore.together import Together
@@ -113,9 +114,9 @@ class DatastoreReader:
         # One thread opens what is new and the others wait for it, rather than each opening it for itself.
         with self._opening:
             while True:
-                version, deleted = self._newest()
+                version, deleted, index = self._newest()
                 try:
-                    self._snapshot = self._opened(version, deleted)
+                    self._snapshot = self._opened(version, deleted, index)
                     return self._snapshot
                 except (FileNotFoundError, ArtifactError) as error:
                     # A compaction may have removed a segment meanwhile; the ledger names what took its place.
@@ -126,25 +127,44 @@ class DatastoreReader:
                             f"run: {with_paths('retro build WORK', self.path)}"
                         ) from None
 
-    def _newest(self) -> tuple[Version, dict[str, list[int]]]:
-        """The newest version, and the deleted documents of each of its segments, by the segment's name."""
+    def _newest(self) -> tuple[Version, dict[str, list[int]], IndexRow | None]:
+        """The newest version, the deleted documents of each of its segments by name, and its joint index."""
         with self.ledger.transaction(write=False):
             # Within one transaction, so that version, segments and deletions belong together.
             names = [row.name for row in self.ledger.segments()]
-            return self.ledger.version(), {name: self.ledger.deleted(name) for name in names}
+            deleted = {name: self.ledger.deleted(name) for name in names}
+            index = next(iter(self.ledger.indexes()), None)
+            return self.ledger.version(), deleted, index
 
-    def _opened(self, version: Version, deleted: dict[str, list[int]]) -> Snapshot:
+    def _opened(self, version: Version, deleted: dict[str, list[int]], index: IndexRow | None) -> Snapshot:
         """A snapshot of the named segments; those that are open already are kept."""
         before = self._snapshot
         if before is not None and before.version == version:
             return before
         known = {segment.name: segment for segment in before.segments} if before is not None else {}
-        segments = [known.get(name) or self._open_segment(name) for name in deleted]
-        return Snapshot(version, segments, list(deleted.values()), self.chunk_len, self.tokenizer.pad_id)
+        joined = index.segments if index is not None else ()
+        segments = {name: known.get(name) or self.open_segment(name, name in joined) for name in deleted}
+        joint = self._open_joint(index, segments) if index is not None else None
+        numbers = list(deleted.values())
+        return Snapshot(
+            version, list(segments.values()), numbers, self.chunk_len, self.tokenizer.pad_id, joint
+        )
 
-    def _open_segment(self, name: str) -> Segment:
+    def open_segment(self, name: str, is_joined: bool = False) -> Segment:
         folder = self.path / SEGMENTS / name
-        return Segment(folder, self.chunk_len, self.tokenizer.dtype, self.tokenizer.pad_id)
+        return Segment(folder, self.chunk_len, self.tokenizer.dtype, self.tokenizer.pad_id, is_joined)
+
+    def _open_joint(self, index: IndexRow, segments: dict[str, Segment]) -> JointIndex:
+        before = self._snapshot.joint if self._snapshot is not None else None
+        if before is not None and before.name == index.name:
+            return before
+        unknown = [name for name in index.segments if name not in segments]
+        if unknown or not index.segments:
+            raise ArtifactError(
+                f"{self.path / INDEXES / index.name} is an index of {unknown[:1] or 'no segment'}; "
+                "expected segments of the datastore"
+            )
+        return JointIndex(self.path / INDEXES / index.name, [segments[name] for name in index.segments])
 
     def queries(self, chunks: Sequence[str | np.ndarray]) -> tuple[np.ndarray, Entries]:
         """Which of the chunks, texts or tokens, are not blank, and what those are searched with.

@@ -15,6 +15,7 @@ import torch
 
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError
+from retro.retrieval.datastore.joint import INDEXES, JointIndex
 from retro.retrieval.datastore.ledger import CompactedError
 from retro.retrieval.datastore.reader import SEGMENTS, TOKENIZER, DatastoreReader
 from retro.retrieval.datastore.segment import DOCUMENTS, Segment
@@ -33,6 +34,8 @@ class VersionFiles:
     version: Version
     segments: tuple[tuple[str, tuple[int, ...]], ...]
     """The names of the segments, each with the numbers of its documents that are deleted."""
+    joint: tuple[str, tuple[str, ...]]
+    """The name of the index over many segments, and those that it finds; empty if there is none."""
     chunk_len: int
     embedder: str
     precision: str
@@ -44,10 +47,12 @@ class VersionFiles:
         for segment, live in zip(snapshot.segments, snapshot.live, strict=True):
             gone = segment.documents["number"][~live].tolist()
             segments.append((segment.name, tuple(gone)))
+        joint = snapshot.joint
         return VersionFiles(
             datastore.path.absolute(),
             snapshot.version,
             tuple(segments),
+            ("", ()) if joint is None else (joint.name, tuple(segment.name for segment in joint.segments)),
             datastore.chunk_len,
             datastore.config.embedder,
             datastore.query_precision,
@@ -66,16 +71,27 @@ class RemoteVersion:
         self._files = files
         self.tokenizer = Tokenizer.open(files.path / TOKENIZER)
         try:
-            segments = [self._segment(name) for name, _ in files.segments]
+            segments = {name: self._segment(name) for name, _ in files.segments}
+            joint = self._joint(segments)
         except (FileNotFoundError, ArtifactError):
             # Whoever sent the files knows whether the version is still there.
             raise CompactedError(files.path, files.version.number) from None
         deleted = [numbers for _, numbers in files.segments]
-        self.snapshot = Snapshot(files.version, segments, deleted, files.chunk_len, self.tokenizer.pad_id)
+        self.snapshot = Snapshot(
+            files.version, list(segments.values()), deleted, files.chunk_len, self.tokenizer.pad_id, joint
+        )
 
     def _segment(self, name: str) -> Segment:
-        folder = self._files.path / SEGMENTS / name
-        return Segment(folder, self._files.chunk_len, self.tokenizer.dtype, self.tokenizer.pad_id)
+        files = self._files
+        folder = files.path / SEGMENTS / name
+        is_joined = name in files.joint[1]
+        return Segment(folder, files.chunk_len, self.tokenizer.dtype, self.tokenizer.pad_id, is_joined)
+
+    def _joint(self, segments: dict[str, Segment]) -> JointIndex | None:
+        name, joined = self._files.joint
+        return (
+            JointIndex(self._files.path / INDEXES / name, [segments[one] for one in joined]) if name else None
+        )
 
     @cached_property
     def embedder(self) -> Embedder:

@@ -28,7 +28,10 @@ class Segment:
     A document's place is its position in this segment; its number is that in the datastore.
     """
 
-    def __init__(self, path: Path, chunk_len: int, dtype: np.dtype, pad_id: int) -> None:
+    def __init__(
+        self, path: Path, chunk_len: int, dtype: np.dtype, pad_id: int, is_joined: bool = False
+    ) -> None:
+        """Where an index over many segments finds its keys, its own is opened only if it is asked for."""
         self.name = path.name
         self.path = path
         remedy = f"restore it, or remove the datastore and run: {with_paths('retro build WORK', path)}"
@@ -43,7 +46,7 @@ class Segment:
         self.keys: np.ndarray = load_array(path / KEYS, remedy, mapped=True)
         rows: np.ndarray = load_array(path / ROWS, remedy)
         self._expect_fitting(rows, remedy)
-        self.index: Index = open_index(path / INDEX, self.keys)
+        self._index = None if is_joined else open_index(path / INDEX, self.keys)
         self.grid = document_grid(self.tokens, self.documents, chunk_len, pad_id)
         self.num_chunks = self.grid.num_chunks
         if len(rows) and rows[-1] >= len(self.grid):
@@ -56,11 +59,22 @@ class Segment:
         self.chunks: np.ndarray = (
             self.documents["first_chunk"][self.places] + rows - self.grid.first[self.places]
         )
-        if not len(self.index) == len(self.keys) == len(rows):
+        if not len(self.keys) == len(rows):
             raise ArtifactError(
                 f"{path} holds {len(self.keys)} keys for {len(rows)} chunks; expected as many; "
                 f"run: retro db verify {quoted(path.parent.parent)}"
             )
+
+    @property
+    def index(self) -> Index:
+        """Its own index."""
+        if self._index is None:
+            self._index = open_index(self.path / INDEX, self.keys)
+        return self._index
+
+    @index.setter
+    def index(self, index: Index) -> None:
+        self._index = index
 
     def _expect_fitting(self, rows: np.ndarray, remedy: str) -> None:
         """Refuse files that are readable but do not belong together."""

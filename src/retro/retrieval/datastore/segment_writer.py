@@ -17,8 +17,17 @@ from retro.config import DatastoreConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.retrieval.chunks import ChunkGrid, ChunkTokens, short_hash
 from retro.retrieval.datastore.ledger import SegmentRow
-from retro.retrieval.datastore.segment import DOCUMENT, DOCUMENTS, INDEX, KEYS, ROWS, TOKENS, document_grid
-from retro.retrieval.index import Entries, make_index
+from retro.retrieval.datastore.segment import (
+    DOCUMENT,
+    DOCUMENTS,
+    INDEX,
+    KEYS,
+    ROWS,
+    TOKENS,
+    Segment,
+    document_grid,
+)
+from retro.retrieval.index import Entries, make_index, open_index
 from retro.retrieval.index.exact import DenseIndex
 from retro.retrieval.index.tuning import tune
 from retro.stages.files import atomic_write, file_checksum, flush_folder, write_json
@@ -28,6 +37,7 @@ from retro.stages.progress import Progress, no_progress
 SHARD = 2048
 """Chunks embedded between two saves."""
 PLAN, SHARDS = "plan.json", "shards"
+EXACT = "exact"
 EmbedShards = Callable[[Iterable[list[str]]], Iterator[np.ndarray]]
 """Keys of each list of texts, as float16, in order."""
 
@@ -47,6 +57,8 @@ class Numbering:
     document: int = 0
     chunk: int = 0
     segment: int = 0
+    index: int = 0
+    """Of those over several segments."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +77,12 @@ def write_segment(
     tokenizer: Tokenizer,
     embed: EmbedShards,
     progress: Progress = no_progress,
+    is_linear: bool = False,
 ) -> Written:
-    """Write the pieces as the next segment below `folder`, and move the numbering on."""
+    """Write the pieces as the next segment below `folder`, and move the numbering on.
+
+    A linear segment is searched key by key until something else finds its keys, whatever the config says.
+    """
     name, partial = _begin(folder, numbering)
     rows, documents = _write_documents(partial, pieces, numbering, config, tokenizer.dtype)
     # Shards are known by their number alone, so those of other text must go before any is read.
@@ -74,7 +90,8 @@ def write_segment(
         shutil.rmtree(partial / SHARDS, ignore_errors=True)
     grid = _grid(partial, documents, config, tokenizer)
     _write_keys(partial, _embedded(partial, _texts(grid, tokenizer), len(grid), embed, progress))
-    return _finish(partial, folder / name, rows, documents, config, tokenizer)
+    kind = EXACT if is_linear else config.index
+    return _finish(partial, folder / name, rows, documents, config, tokenizer, kind)
 
 
 def copy_segment(
@@ -84,15 +101,19 @@ def copy_segment(
     numbering: Numbering,
     config: DatastoreConfig,
     tokenizer: Tokenizer,
+    is_linear: bool = False,
+    begins_with: Segment | None = None,
 ) -> Written:
     """Write pieces whose rows carry their numbers already, with the keys that they have: nothing is embedded.
 
-    `kept` are the chunks that have keys, as numbers of the new segment's grid, and the keys.
+    `kept` are the chunks that have keys, as numbers of the new segment's grid, and the keys. If all of a
+    segment comes first, as it is, its index is extended by the rest.
     """
     name, partial = _begin(folder, numbering)
     rows, documents = _write_documents(partial, pieces, None, config, tokenizer.dtype)
     _write_keys(partial, kept)
-    return _finish(partial, folder / name, rows, documents, config, tokenizer)
+    kind = EXACT if is_linear else config.index
+    return _finish(partial, folder / name, rows, documents, config, tokenizer, kind, begins_with)
 
 
 def _grid(partial: Path, documents: np.ndarray, config: DatastoreConfig, tokenizer: Tokenizer) -> ChunkGrid:
@@ -209,12 +230,19 @@ def _finish(
     documents: np.ndarray,
     config: DatastoreConfig,
     tokenizer: Tokenizer,
+    kind: str,
+    begins_with: Segment | None = None,
 ) -> Written:
     """Build the index, drop what was needed on the way, and give the folder its name."""
     keys = np.load(partial / KEYS, mmap_mode="r")
     grid = _grid(partial, documents, config, tokenizer)
-    index = make_index(config.index, keys.shape[1], len(keys), config.exact_below)
-    index.add(Entries(keys, ChunkTokens(grid, np.load(partial / ROWS))))
+    index = make_index(kind, keys.shape[1], len(keys), config.exact_below)
+    entries = Entries(keys, ChunkTokens(grid, np.load(partial / ROWS)))
+    if begins_with is not None and index.kind == begins_with.index.kind:
+        # Opened anew: the one that others search must not change.
+        index = open_index(begins_with.path / INDEX, begins_with.keys)
+        entries = entries.select(np.arange(len(begins_with.keys), len(keys)))
+    index.add(entries)
     # A hybrid index is measured by its dense half; BM25 alone has nothing to tune.
     dense = getattr(index, "dense", index)
     measured: dict[str, Any] = {}

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from retro.retrieval.datastore.joint import JointIndex
+from retro.retrieval.datastore.scanning import Part, search_parts
 from retro.retrieval.datastore.segment import DOCUMENT, Segment
 from retro.retrieval.index import Entries
 from retro.retrieval.search import Version
@@ -35,20 +37,24 @@ class Snapshot:
         deleted: Sequence[Sequence[int]],
         chunk_len: int,
         pad_id: int,
+        joint: JointIndex | None = None,
     ) -> None:
-        """`deleted` are the numbers of the deleted documents of each segment."""
+        """`deleted` are the numbers of the deleted documents of each segment.
+
+        Segments of the joint index are found by it, and the others by their own.
+        """
         self.version = version
         self.segments = tuple(segments)
         self.chunk_len = chunk_len
         self.pad_id = pad_id
+        self.joint = joint
         self.live = [
             ~np.isin(segment.documents["number"], gone)
             for segment, gone in zip(segments, deleted, strict=True)
         ]
         """For each segment, which of its documents are there."""
-        # The mask over each segment's index rows; none where nothing was deleted, which indexes search
-        # faster.
-        self._allowed = [None if live.all() else live[segment.places] for segment, live in self._parts()]
+        self.indexed = self._indexed()
+        """What is searched: each index with the segments whose keys it finds."""
         # All documents of all segments in the order of their first chunks, so that one binary search finds
         # the document of any chunk.
         sizes = [len(segment.documents) for segment in segments]
@@ -63,6 +69,25 @@ class Snapshot:
         """Every segment, and which of its documents are there."""
         return zip(self.segments, self.live, strict=True)
 
+    def _indexed(self) -> list[Part]:
+        live = {segment.name: live for segment, live in self._parts()}
+        joined = self.joint.segments if self.joint is not None else ()
+        names = {segment.name for segment in joined}
+        parts = [
+            Part(segment.index, [segment], [live[segment.name]])
+            for segment in self.segments
+            if segment.name not in names
+        ]
+        if self.joint is None:
+            return parts
+        return [Part(self.joint.index, joined, [live[segment.name] for segment in joined]), *parts]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of index that are searched, the most keys first, each once."""
+        parts = sorted(self.indexed, key=len, reverse=True)
+        return list(dict.fromkeys(part.index.kind for part in parts))
+
     def __len__(self) -> int:
         """How many chunks can be found."""
         return self._size
@@ -70,7 +95,7 @@ class Snapshot:
     @cached_property
     def _size(self) -> int:
         # Counted once, as every search asks for it and a version never changes.
-        return sum(int(live[segment.places].sum()) for segment, live in self._parts())
+        return sum(len(part) if part.allowed is None else part.allowed.count for part in self.indexed)
 
     @property
     def num_documents(self) -> int:
@@ -87,20 +112,26 @@ class Snapshot:
     def search(
         self, entries: Entries, k: int, documents: Sequence[int] | None = None, without: Sequence[int] = ()
     ) -> tuple[np.ndarray, np.ndarray]:
-        num_queries = len(entries)
-        distances = [np.full((num_queries, k), np.inf, dtype=np.float32)]
-        chunks = [np.full((num_queries, k), -1, dtype=np.int64)]
-        for (segment, live), allowed in zip(self._parts(), self._allowed, strict=True):
-            if documents is not None or len(without):
-                numbers = segment.documents["number"]
-                wanted = live if documents is None else live & np.isin(numbers, documents)
-                allowed = (wanted & ~np.isin(numbers, without))[segment.places]
-            found_distances, rows = segment.index.search(entries, k, allowed)
-            distances.append(found_distances)
-            numbered = np.full((num_queries, k), -1, dtype=np.int64)
-            numbered[rows >= 0] = segment.chunks[rows[rows >= 0]]
-            chunks.append(numbered)
-        return nearest(np.concatenate(distances, axis=1), np.concatenate(chunks, axis=1), k)
+        parts = [(part, part.allowed) for part in self.indexed]
+        if documents is not None or len(without):
+            wanted = {
+                segment.name: self._wanted(segment, live, documents, without)
+                for segment, live in self._parts()
+            }
+            parts = [
+                (part, part.rows_of([wanted[segment.name] for segment in part.segments]))
+                for part in self.indexed
+            ]
+        return search_parts(parts, entries, k)
+
+    @staticmethod
+    def _wanted(
+        segment: Segment, live: np.ndarray, documents: Sequence[int] | None, without: Sequence[int]
+    ) -> np.ndarray:
+        """Which documents of a segment may be found."""
+        numbers = segment.documents["number"]
+        wanted = live if documents is None else live & np.isin(numbers, documents)
+        return wanted & ~np.isin(numbers, without)
 
     def locate(self, chunks: np.ndarray) -> Places:
         """Where chunks of any numbers are."""
@@ -190,14 +221,3 @@ class Snapshot:
 def _joined(arrays: Sequence[np.ndarray], dtype: Any = np.int64) -> np.ndarray:
     """The arrays one after another; an empty one if there are none."""
     return np.concatenate([np.zeros(0, dtype=dtype), *arrays])
-
-
-def nearest(distances: np.ndarray, chunks: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k smallest distances of each row with their chunks.
-
-    Of equal ones the lower chunk comes first, and what is missing (−1) comes last.
-    """
-    missing = chunks < 0
-    last = np.where(missing, np.iinfo(np.int64).max, chunks)
-    order = np.lexsort((last, np.where(missing, np.inf, distances)), axis=-1)[:, :k]
-    return np.take_along_axis(distances, order, axis=1), np.take_along_axis(chunks, order, axis=1)

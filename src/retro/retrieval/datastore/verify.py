@@ -1,12 +1,14 @@
 """Looking a datastore over: every checksum, the ledger, and a random sample of keys made anew."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from retro.errors import ArtifactError, ConfigError
 from retro.retrieval.datastore.datastore import Datastore
-from retro.retrieval.datastore.ledger import CompactedError, SegmentRow
+from retro.retrieval.datastore.joint import INDEXES
+from retro.retrieval.datastore.ledger import CompactedError, IndexRow, SegmentRow
 from retro.retrieval.datastore.reader import SEGMENTS
 from retro.retrieval.datastore.snapshot import Snapshot
 from retro.stages.files import file_checksum
@@ -52,21 +54,26 @@ def _verify_newest(datastore: Datastore, sample: int, seed: int, progress: Progr
     number = snapshot.version.number
     with datastore.ledger.at(number):
         rows = datastore.ledger.segments(number)
+        indexes = datastore.ledger.indexes()
         live = datastore.ledger.num_documents(number)
     if live != snapshot.num_documents:
         raise ArtifactError(
             f"{datastore.path} names {counted(live, 'document')} and holds {snapshot.num_documents}; "
             "expected as many; restore a copy"
         )
-    checked = _check_files(datastore, rows, number, progress)
+    checked = _check_files(datastore, rows, indexes, number, progress)
     return Verified(number, checked, live, len(snapshot), _recompute(datastore, snapshot, sample, seed))
 
 
-def _check_files(datastore: Datastore, rows: list[SegmentRow], version: int, progress: Progress) -> int:
-    """Compare every file of the segments with its checksum; how many there were."""
-    files = [(row.name, name, checksum) for row in rows for name, checksum in row.files.items()]
-    for number, (segment, name, checksum) in enumerate(files, start=1):
-        file = datastore.path / SEGMENTS / segment / name
+def _check_files(
+    datastore: Datastore, rows: list[SegmentRow], indexes: list[IndexRow], version: int, progress: Progress
+) -> int:
+    """Compare every file of segments and indexes with its checksum; how many there were."""
+    folders = [(Path(SEGMENTS) / row.name, row.files) for row in rows]
+    folders += [(Path(INDEXES) / index.name, index.files) for index in indexes]
+    files = [(folder / name, checksum) for folder, held in folders for name, checksum in held.items()]
+    for number, (name, checksum) in enumerate(files, start=1):
+        file = datastore.path / name
         if not file.is_file() or file_checksum(file) != checksum:
             with datastore.ledger.at(version):  # a compaction removes files, which is no fault
                 found = "is missing" if not file.is_file() else "does not match its checksum"

@@ -1,4 +1,4 @@
-"""Changes to a datastore: adding, deleting, syncing, compacting. One writer; each change is a transaction.
+"""Changes to a datastore: adding, deleting, syncing, merging. One writer; each change is a transaction.
 
 A segment is written beside the others and becomes part of the datastore when its row is committed. A writer
 that was killed leaves at most a folder that no row names, which the next writer removes, or a ledger that
@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
@@ -17,33 +18,36 @@ from retro.corpus.documents import Document
 from retro.corpus.tokens import TokenStore
 from retro.errors import DataError
 from retro.retrieval.datastore.difference import Difference, Synced
-from retro.retrieval.datastore.ledger import COMPACT, NEWEST, Ledger
+from retro.retrieval.datastore.joint import INDEXES
+from retro.retrieval.datastore.ledger import NEWEST
+from retro.retrieval.datastore.merging import next_merge, outgrows_a_segment
 from retro.retrieval.datastore.reader import SEGMENTS, DatastoreReader
-from retro.retrieval.datastore.segment import Segment
-from retro.retrieval.datastore.segment_writer import (
-    EmbedShards,
-    Numbering,
-    Piece,
-    Written,
-    copy_segment,
-    write_segment,
-)
+from retro.retrieval.datastore.rewriting import NUMBERING, UNSWEPT, Rewriting
+from retro.retrieval.datastore.segment_writer import EmbedShards, Numbering, Piece, Written, write_segment
+from retro.stages.executor import Executor, LocalExecutor
 from retro.stages.files import locked
 from retro.stages.hints import quoted
 from retro.stages.progress import Progress, no_progress
-
-NUMBERING, UNSWEPT = "numbering", "unswept"
 
 
 class Writer:
     """A datastore opened for changes; other threads and processes may read it all the while."""
 
-    def __init__(self, datastore: DatastoreReader, embed: EmbedShards | None = None) -> None:
+    def __init__(
+        self,
+        datastore: DatastoreReader,
+        embed: EmbedShards | None = None,
+        executor: Executor | None = None,
+        num_expected: int = 0,
+    ) -> None:
+        """A build says how many chunks it expects in all: they decide what finds them."""
         self.datastore = datastore
         self.ledger = datastore.ledger
         self.config = datastore.config
         self.folder = datastore.path / SEGMENTS
         self._embed = embed or self._embed_here
+        self._executor = executor or LocalExecutor(1)
+        self._num_expected = num_expected
         self._open = ExitStack()
 
     def __enter__(self) -> "Writer":
@@ -57,8 +61,10 @@ class Writer:
         self._open.close()
 
     def add(self, documents: Iterable[Document], progress: Progress = no_progress) -> int:
-        """Add documents as one version, in segments of bounded size."""
-        return self.add_pieces(self._pieces(documents), "add", progress)
+        """Add documents as one version, in segments of bounded size, and merge what is worthwhile."""
+        version = self.add_pieces(self._pieces(documents), "add", progress)
+        self.merge(progress)
+        return version
 
     def add_pieces(self, pieces: Iterable[Piece], action: str, progress: Progress = no_progress) -> int:
         """Add what is cut into tokens already; the version is called by the action."""
@@ -70,10 +76,20 @@ class Writer:
 
     def _write(self, pieces: Iterable[Piece], numbering: Numbering, progress: Progress) -> list[Written]:
         tokenizer = self.datastore.tokenizer
+        is_linear = self._is_linear()
         return [
-            write_segment(self.folder, part, numbering, self.config, tokenizer, self._embed, progress)
+            write_segment(
+                self.folder, part, numbering, self.config, tokenizer, self._embed, progress, is_linear
+            )
             for part in in_parts(pieces, self.config.segment_chunks, self.config.chunk_len)
         ]
+
+    def _is_linear(self) -> bool:
+        """Whether what is written is searched key by key, until a merge has it indexed with the rest."""
+        if self._num_expected:
+            return outgrows_a_segment(self.config, self._num_expected)
+        held = self.datastore.snapshot().num_chunks()
+        return self.config.index == "auto" or outgrows_a_segment(self.config, held)
 
     def sync(self, documents: Iterable[Document], progress: Progress = no_progress) -> Synced:
         """Let the sources of these documents hold these documents and no others, as one version."""
@@ -110,7 +126,9 @@ class Writer:
         gone = sorted([*difference.replaced, *missing])
         if not written and not gone:
             return difference.synced(self.ledger.version().number, missing)
-        return difference.synced(self._commit("sync", written, numbering, gone), missing)
+        version = self._commit("sync", written, numbering, gone)
+        self.merge(progress)
+        return difference.synced(version, missing)
 
     def _commit(
         self, action: str, written: Sequence[Written], numbering: Numbering, gone: Sequence[int] = ()
@@ -153,52 +171,45 @@ class Writer:
             self.ledger.mark_deleted(numbers, version.number)
         return len(numbers)
 
-    def compact(self) -> int:
-        """Write the live documents of segments that have deleted ones, or are small, into new segments."""
-        snapshot = self.datastore.snapshot()
-        numbering = self._numbering()
-        # Segments below half the full size are joined, so that many small additions do not slow searches.
-        enough = self.config.segment_chunks // 2
-        stale = [
-            (segment, live)
-            for segment, live in zip(snapshot.segments, snapshot.live, strict=True)
-            if not live.all() or segment.num_chunks.sum() < enough
-        ]
-        # One small segment without deleted documents would only be written again as it is.
-        if not stale or (len(stale) == 1 and stale[0][1].all()):
-            return snapshot.version.number
-        written = [
-            copy_segment(
-                self.folder, part.pieces, part.keys(), numbering, self.config, self.datastore.tokenizer
-            )
-            for part in self._regrouped(stale)
-        ]
-        with self.ledger.transaction():
-            version = self.ledger.commit(COMPACT, (), 0)
-            for segment, _ in stale:
-                self.ledger.remove_segment(segment.name)
-            self.ledger.remove_deleted()
-            for new in written:
-                self.ledger.add_segment(new.segment, version.number)
-                self.ledger.move_documents(new.segment.name, [row["number"] for row in new.rows])
-            self.ledger.set_fact(NUMBERING, vars(numbering))
-            # The bytes of deleted rows stay in the file until it is rewritten, by this writer or the next.
-            self.ledger.set_fact(UNSWEPT, True)
+    def merge(self, progress: Progress = no_progress) -> int:
+        """Merge what is worthwhile (`merging.py`), each step as a version; the newest version."""
+        while merge := next_merge(Rewriting.states(self.datastore.snapshot()), self.config):
+            self._rewriting(progress).merge(merge)
+            # Keys that cannot be indexed together, as by too many lists, would be tried for ever.
+            if merge.joins and self.datastore.snapshot().joint is None:
+                break
         self._sweep()
-        return version.number
+        return self.ledger.version().number
+
+    def compact(self, progress: Progress = no_progress) -> int:
+        """Write the live documents of segments that have deleted ones, or are small, into new segments."""
+        self._rewriting(progress).compact()
+        self._sweep()
+        # What a joint index had found may have become few enough for a graph.
+        return self.merge(progress)
+
+    def _rewriting(self, progress: Progress) -> Rewriting:
+        return Rewriting(self.datastore, self._numbering(), self._executor, progress)
 
     def _sweep(self) -> None:
         """Remove folders that the ledger does not name, and finish rewriting it after a compaction."""
-        named = {row.name for row in self.ledger.segments()}
-        beginning = f"{self._numbering().segment:06d}.partial"  # an interrupted addition may go on in it
-        # Readers that still have such a folder open keep its files: the system removes them with the last.
-        for path in sorted(self.folder.glob("*")) if self.folder.exists() else ():
-            if path.name not in named and path.name != beginning:
-                shutil.rmtree(path)
+        numbering = self._numbering()
+        segments = {row.name for row in self.ledger.segments()}
+        indexes = {row.name for row in self.ledger.indexes()}
+        # An interrupted addition, or the next joint index, may go on where it was begun.
+        self._sweep_folder(self.folder, {*segments, f"{numbering.segment:06d}.partial"})
+        self._sweep_folder(self.datastore.path / INDEXES, {*indexes, f"{numbering.index:06d}.partial"})
         if self.ledger.fact(UNSWEPT):
             self.ledger.truncate()
             with self.ledger.transaction():
                 self.ledger.set_fact(UNSWEPT, False)
+
+    @staticmethod
+    def _sweep_folder(folder: Path, kept: set[str]) -> None:
+        # Readers that still have such a folder open keep its files: the system removes them with the last.
+        for path in sorted(folder.glob("*")) if folder.exists() else ():
+            if path.name not in kept:
+                shutil.rmtree(path)
 
     def _numbering(self) -> Numbering:
         return Numbering(**(self.ledger.fact(NUMBERING) or {}))
@@ -239,51 +250,6 @@ class Writer:
     def _embed_here(self, shards: Iterable[list[str]]) -> Iterator[np.ndarray]:
         for texts in shards:
             yield self.datastore.embedder.embed(texts).astype(np.float16)
-
-    def _regrouped(self, stale: Sequence[tuple[Segment, np.ndarray]]) -> "Iterator[_Group]":
-        """The live documents of segments, in order, in groups that make new segments of bounded size."""
-        members = [(segment, int(place)) for segment, live in stale for place in np.flatnonzero(live)]
-        members.sort(key=lambda member: int(member[0].documents["first_chunk"][member[1]]))
-        group = _Group(self.ledger)
-        for segment, place in members:
-            if group.num_chunks and group.num_chunks + segment.num_chunks[place] > self.config.segment_chunks:
-                yield group
-                group = _Group(self.ledger)
-            group.add(segment, place)
-        if group.num_chunks:
-            yield group
-
-
-class _Group:
-    """Documents of finished segments that are going to be a new one."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._members: list[tuple[Segment, int]] = []
-        self.num_chunks = 0
-
-    def add(self, segment: Segment, place: int) -> None:
-        self._members.append((segment, place))
-        self.num_chunks += int(segment.num_chunks[place])
-
-    @property
-    def pieces(self) -> Iterator[Piece]:
-        for segment, place in self._members:
-            document = segment.documents[place]
-            number = int(document["number"])
-            row = self._ledger.documents([number], NEWEST)[number]
-            row |= {"number": number, "first_chunk": int(document["first_chunk"])}
-            yield Piece(row, segment.tokens[document["start"] : document["end"]])
-
-    def keys(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Chunk rows in the new segment and their keys, document by document."""
-        first = 0
-        for segment, place in self._members:
-            # A segment's rows are in the order of its documents; chunks without text have none.
-            begin, end = np.searchsorted(segment.places, [place, place + 1])
-            offsets = segment.chunks[begin:end] - segment.documents[place]["first_chunk"]
-            yield (first + offsets).astype(np.int32), segment.keys[begin:end]
-            first += int(segment.num_chunks[place])
 
 
 def pieces_of(store: TokenStore) -> Iterator[Piece]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from retro.errors import ConfigError, MissingExtraError
+from retro.retrieval.index.keys import Allowed, Keys
 from retro.retrieval.index.protocol import Entries, Found, Removals, save_description
 
 VOCABULARY = "vocabulary.npy"
@@ -57,16 +58,17 @@ class Bm25Index:
             self._library.index((chunks, vocabulary), create_empty_token=False, show_progress=False)
 
     def remove(self, rows: np.ndarray) -> None:
-        self.removals.mask[rows] = True
+        self.removals.remove(rows)
 
-    def search(self, entries: Entries, k: int, allowed: np.ndarray | None = None) -> Found:
-        allowed = self.removals.within(allowed)
+    def search(self, entries: Entries, k: int, allowed: np.ndarray | Allowed | None = None) -> Found:
+        within = self.removals.within(allowed)
+        mask = None if within is None else within.mask
         distances = np.full((len(entries.tokens), k), np.inf, dtype=np.float32)
         rows = np.full((len(entries.tokens), k), -1, dtype=np.int64)
         for number, tokens in enumerate(entries.tokens):
             known = self._known(tokens)
             if len(known) and k:
-                best, scores = highest(self._library.get_scores_from_ids(known, weight_mask=allowed), k)
+                best, scores = highest(self._library.get_scores_from_ids(known, weight_mask=mask), k)
                 distances[number, : len(best)] = -scores
                 rows[number, : len(best)] = best
         return distances, rows
@@ -98,7 +100,7 @@ class Bm25Index:
             self._library.vocab_dict = {}  # ours is sorted and numeric; theirs would be a second copy
             self._library.save(folder, show_progress=False)
 
-    def restore(self, folder: Path, keys: np.ndarray) -> None:
+    def restore(self, folder: Path, keys: Keys) -> None:
         """Read what `save` wrote; the keys say how many rows there are."""
         self.removals = Removals.open(folder, len(keys))
         self._vocabulary = np.load(folder / VOCABULARY)

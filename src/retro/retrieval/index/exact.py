@@ -8,6 +8,7 @@ import faiss
 import numpy as np
 
 from retro.errors import ArtifactError
+from retro.retrieval.index.keys import Allowed, KeyParts, Keys
 from retro.retrieval.index.protocol import Entries, Found, Removals, save_description
 
 BLOCK = 16_384
@@ -34,7 +35,7 @@ class DenseIndex:
     """How hard an approximate index searches; `tuning.tune` chooses it."""
 
     def __init__(self, width: int) -> None:
-        self.keys = np.zeros((0, width), dtype=np.float16)
+        self.keys: Keys = np.zeros((0, width), dtype=np.float16)
         self.removals = Removals()
         self.report: dict[str, Any] | None = None
 
@@ -44,30 +45,38 @@ class DenseIndex:
     def add(self, entries: Entries) -> None:
         """The first keys are kept as they come, so that a memory map stays one."""
         added = np.ascontiguousarray(entries.keys, dtype=np.float16)
-        self.keys = np.concatenate([self.keys, added]) if len(self) else added
+        self.keys = np.concatenate([self.keys[:], added]) if len(self) else added
         self.removals.extend(len(added))
 
     def remove(self, rows: np.ndarray) -> None:
-        self.removals.mask[rows] = True
+        self.removals.remove(rows)
 
     def efforts(self) -> list[int]:
         """What `effort` may be, cheapest first; nothing where search is exact."""
         return []
 
-    def search(self, entries: Entries, k: int, allowed: np.ndarray | None = None) -> Found:
+    def settings(self) -> list[dict[str, int]]:
+        """What may be tuned, by the names of attributes, cheapest first."""
+        return [{"effort": effort} for effort in self.efforts()]
+
+    def query_rows(self, num_queries: int) -> np.ndarray:
+        """Rows whose keys may be asked with to measure a search, of which so many are wanted."""
+        return np.flatnonzero(~self.removals.mask)
+
+    def search(self, entries: Entries, k: int, allowed: np.ndarray | Allowed | None = None) -> Found:
         queries = np.ascontiguousarray(entries.keys, dtype=np.float32)
-        allowed = self.removals.within(allowed)
-        num_allowed = len(self) if allowed is None else int(np.count_nonzero(allowed))
+        within = self.removals.within(allowed)
+        num_allowed = len(self) if within is None else within.count
         distances = np.full((len(queries), k), np.inf, dtype=np.float32)
         rows = np.full((len(queries), k), -1, dtype=np.int64)
         reach = min(k, num_allowed)
         if reach and len(queries):
             distances[:, :reach], rows[:, :reach] = self._search(
-                queries, reach, allowed, num_allowed / len(self)
+                queries, reach, within, num_allowed / len(self)
             )
         return distances, rows
 
-    def _search(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> Found:
+    def _search(self, queries: np.ndarray, k: int, allowed: Allowed | None, share: float) -> Found:
         # An index without efforts searches exactly by itself.
         if not self.efforts() or share < FEW_ALLOWED:
             return nearest(self.keys, queries, k, allowed)
@@ -78,7 +87,7 @@ class DenseIndex:
             distances[short], rows[short] = nearest(self.keys, queries[short], k, allowed)
         return distances, rows
 
-    def _found(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> Found:
+    def _found(self, queries: np.ndarray, k: int, allowed: Allowed | None, share: float) -> Found:
         """What the approximate index finds, with true distances, equals by row."""
         rows = self._candidates(queries, k, allowed, share)
         if rows.size and not -1 <= rows.min() <= rows.max() < len(self.keys):
@@ -88,9 +97,7 @@ class DenseIndex:
             )
         return rank(self.keys, queries, rows, k)
 
-    def _candidates(
-        self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float
-    ) -> np.ndarray:
+    def _candidates(self, queries: np.ndarray, k: int, allowed: Allowed | None, share: float) -> np.ndarray:
         """At least k allowed rows for each query, in any order; −1 where none was found.
 
         `share` is the part of all rows that is allowed.
@@ -98,18 +105,21 @@ class DenseIndex:
         raise NotImplementedError
 
     def save(self, folder: Path) -> None:
-        save_description(
-            folder,
-            kind=self.kind,
-            num_keys=len(self),
-            effort=self.effort,
-            report=self.report,
-            approximate=bool(self.efforts()),
-        )
+        save_description(folder, **self.description())
         self.removals.save(folder)
 
-    def restore(self, folder: Path, keys: np.ndarray, description: dict[str, Any]) -> None:
-        self.keys = np.ascontiguousarray(keys, dtype=np.float16)
+    def description(self) -> dict[str, Any]:
+        """What `restore` is given, beside the files that `save` writes."""
+        return {
+            "kind": self.kind,
+            "num_keys": len(self),
+            "effort": self.effort,
+            "report": self.report,
+            "approximate": bool(self.efforts()),
+        }
+
+    def restore(self, folder: Path, keys: Keys, description: dict[str, Any]) -> None:
+        self.keys = keys if isinstance(keys, KeyParts) else np.ascontiguousarray(keys, dtype=np.float16)
         self.removals = Removals.open(folder, len(keys))
         self.effort = int(description["effort"])
         if not 0 <= self.effort < 1 << 31:
@@ -117,7 +127,7 @@ class DenseIndex:
         self.report = dict(description["report"] or {}) or None
 
 
-def rank(keys: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int) -> Found:
+def rank(keys: Keys, queries: np.ndarray, rows: np.ndarray, k: int) -> Found:
     """The k nearest of each query's own candidate rows, equals by row."""
     distances = np.empty(rows.shape, dtype=np.float32)
     # So many queries at a time that the differences to all their candidates fit into the scratch space.
@@ -139,13 +149,15 @@ def by_row(distances: np.ndarray, rows: np.ndarray) -> Found:
     return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
 
-def nearest(keys: np.ndarray, queries: np.ndarray, k: int, allowed: np.ndarray | None) -> Found:
+def nearest(keys: Keys, queries: np.ndarray, k: int, allowed: Allowed | None) -> Found:
     """Exactly the k nearest allowed rows, of which there are at least k.
 
     A quick estimate proposes a few more than k. Where a row that it left out could be as near as the k-th, as
     among many equal keys, it is asked for more.
     """
-    total = len(keys) if allowed is None else int(np.count_nonzero(allowed))
+    if isinstance(keys, KeyParts):
+        return _nearest_in_parts(keys, queries, k, allowed)
+    total = len(keys) if allowed is None else allowed.count
     distances = np.empty((len(queries), k), dtype=np.float32)
     rows = np.empty((len(queries), k), dtype=np.int64)
     open_queries, reach = np.arange(len(queries)), min(k + SLACK, total)
@@ -165,9 +177,24 @@ def nearest(keys: np.ndarray, queries: np.ndarray, k: int, allowed: np.ndarray |
     return distances, rows
 
 
-def estimate_in_blocks(keys: np.ndarray, queries: np.ndarray, k: int, allowed: np.ndarray | None) -> Found:
+def _nearest_in_parts(keys: KeyParts, queries: np.ndarray, k: int, allowed: Allowed | None) -> Found:
+    """The same over several arrays of keys: the best of what each of them has."""
+    distances = [np.zeros((len(queries), 0), dtype=np.float32)]
+    rows = [np.zeros((len(queries), 0), dtype=np.int64)]
+    for start, part in keys:
+        within = None if allowed is None else allowed.part(start, start + len(part))
+        reach = min(k, len(part) if within is None else within.count)
+        if reach:
+            found_distances, found = nearest(part, queries, reach, within)
+            distances.append(found_distances)
+            rows.append(found + start)
+    best = by_row(np.concatenate(distances, axis=1), np.concatenate(rows, axis=1))
+    return best[0][:, :k], best[1][:, :k]
+
+
+def estimate_in_blocks(keys: np.ndarray, queries: np.ndarray, k: int, allowed: Allowed | None) -> Found:
     """Matrix products of the queries with one block of keys after another."""
-    allowed_rows = np.arange(len(keys)) if allowed is None else np.flatnonzero(allowed)
+    allowed_rows = np.arange(len(keys)) if allowed is None else np.flatnonzero(allowed.mask)
     best = (np.zeros((len(queries), 0), dtype=np.float32), np.zeros((len(queries), 0), dtype=np.int64))
     for start in range(0, len(allowed_rows), BLOCK):
         block = allowed_rows[start : start + BLOCK]
@@ -181,7 +208,7 @@ def estimate_in_blocks(keys: np.ndarray, queries: np.ndarray, k: int, allowed: n
     return best
 
 
-def estimate_one_by_one(keys: np.ndarray, queries: np.ndarray, k: int, allowed: np.ndarray | None) -> Found:
+def estimate_one_by_one(keys: np.ndarray, queries: np.ndarray, k: int, allowed: Allowed | None) -> Found:
     """Every distance by itself, straight from the float16 keys.
 
     Better than blocks where only few queries would share the conversion to float32.
@@ -190,8 +217,8 @@ def estimate_one_by_one(keys: np.ndarray, queries: np.ndarray, k: int, allowed: 
     return float16_storage(keys).search(queries, k, params=parameters)
 
 
-def selector(allowed: np.ndarray) -> faiss.IDSelectorBitmap:
-    return faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
+def selector(allowed: Allowed) -> faiss.IDSelectorBitmap:
+    return faiss.IDSelectorBitmap(allowed.bits)
 
 
 def float16_storage(keys: np.ndarray) -> faiss.IndexScalarQuantizer:

@@ -8,6 +8,7 @@ import numpy as np
 
 from retro.errors import ConfigError
 from retro.retrieval.index.exact import DenseIndex, selector
+from retro.retrieval.index.keys import Allowed, Keys
 from retro.retrieval.index.protocol import Entries
 
 FILE = "index.faiss"
@@ -66,9 +67,7 @@ class FactoryIndex(DenseIndex):
         num_powers = int(np.log2(lists.nlist)) + 1 if lists else 10
         return [2**power for power in range(num_powers)]
 
-    def _candidates(
-        self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float
-    ) -> np.ndarray:
+    def _candidates(self, queries: np.ndarray, k: int, allowed: Allowed | None, share: float) -> np.ndarray:
         assert self._index is not None
         # Compressed keys rank roughly: fetch several times k and rank the candidates from the stored keys.
         factor = 1 if self.kind.endswith(LOSSLESS) else max(8, min(self.effort, 128))
@@ -77,14 +76,14 @@ class FactoryIndex(DenseIndex):
         if parameters is None:  # it takes no mask: fetch more and drop
             factor = round(factor / share)
         rows = self._index.search(queries, min(factor * k, len(self)), params=parameters)[1]
-        return rows if allowed is None else np.where((rows >= 0) & allowed[rows], rows, -1)
+        return rows if allowed is None else np.where((rows >= 0) & allowed.mask[rows], rows, -1)
 
     def save(self, folder: Path) -> None:
         super().save(folder)
         if self._index is not None:
             faiss.write_index(self._index, str(folder / FILE))
 
-    def restore(self, folder: Path, keys: np.ndarray, description: dict[str, Any]) -> None:
+    def restore(self, folder: Path, keys: Keys, description: dict[str, Any]) -> None:
         super().restore(folder, keys, description)
         self._index = faiss.read_index(str(folder / FILE)) if description["approximate"] else None
         if self._index is not None and (self._index.ntotal, self._index.d) != keys.shape:
@@ -102,9 +101,7 @@ def rotations(index: faiss.Index | None) -> list[faiss.OPQMatrix]:
     return [transform for transform in transforms if isinstance(transform, faiss.OPQMatrix)]
 
 
-def parameters_for(
-    index: faiss.Index, effort: int, allowed: np.ndarray | None
-) -> faiss.SearchParameters | None:
+def parameters_for(index: faiss.Index, effort: int, allowed: Allowed | None) -> faiss.SearchParameters | None:
     """FAISS has a class of parameters for each kind of index, and none for some.
 
     The effort is how many lists or nodes are visited.

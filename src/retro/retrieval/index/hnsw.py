@@ -8,6 +8,7 @@ import faiss
 import numpy as np
 
 from retro.retrieval.index.exact import DenseIndex, by_row, float16_storage, selector
+from retro.retrieval.index.keys import Allowed, Keys
 from retro.retrieval.index.protocol import Entries, Found
 
 HNSW = re.compile(r"HNSW(\d+)")
@@ -42,20 +43,26 @@ class HnswIndex(DenseIndex):
             self.keys.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_L2
         )
         # Keys from an earlier `add` are linked already and must be there to be compared with.
-        growing.add_sa_codes(self.keys.view(np.uint8))
+        growing.add_sa_codes(self._whole.view(np.uint8))
         self._attach(growing)
         for start in range(0, len(entries.keys), ADD_BLOCK):
             # Rounded first, should they come as float32: the graph is of the stored keys.
             self._graph.add(entries.keys[start : start + ADD_BLOCK].astype(np.float16).astype(np.float32))
         super().add(entries)
-        self._attach(float16_storage(self.keys))
+        self._attach(float16_storage(self._whole))
+
+    @property
+    def _whole(self) -> np.ndarray:
+        """The keys in one piece, as FAISS needs them here."""
+        assert isinstance(self.keys, np.ndarray)
+        return self.keys
 
     def _attach(self, storage: faiss.IndexScalarQuantizer) -> None:
         self._storage = storage  # the graph only points to it, so it must be kept alive here
         self._graph.own_fields = False
         self._graph.storage = storage
 
-    def _found(self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> Found:
+    def _found(self, queries: np.ndarray, k: int, allowed: Allowed | None, share: float) -> Found:
         """FAISS computes its distances from the very keys, so they need not be computed again."""
         options = {} if allowed is None else {"sel": selector(allowed)}
         # The fewer rows are allowed, the more nodes must be visited to meet as many of them.
@@ -67,9 +74,9 @@ class HnswIndex(DenseIndex):
         super().save(folder)
         faiss.write_index(self._graph, str(folder / GRAPH), faiss.IO_FLAG_SKIP_STORAGE)
 
-    def restore(self, folder: Path, keys: np.ndarray, description: dict[str, Any]) -> None:
+    def restore(self, folder: Path, keys: Keys, description: dict[str, Any]) -> None:
         super().restore(folder, keys, description)
         self._graph = faiss.read_index(str(folder / GRAPH), faiss.IO_FLAG_SKIP_STORAGE)
         if (self._graph.ntotal, self._graph.d) != keys.shape:
             raise ValueError(f"a graph of {self._graph.ntotal} keys of width {self._graph.d}")
-        self._attach(float16_storage(self.keys))
+        self._attach(float16_storage(self._whole))

@@ -6,6 +6,7 @@ import numpy as np
 
 from retro.retrieval.index.bm25 import Bm25Index
 from retro.retrieval.index.exact import DenseIndex
+from retro.retrieval.index.keys import Allowed
 from retro.retrieval.index.protocol import Entries, Found, save_description
 
 NUM_CANDIDATES = 100
@@ -34,7 +35,7 @@ class HybridIndex:
         # The dense half proposes every candidate, so what it no longer finds is gone.
         self.dense.remove(rows)
 
-    def search(self, entries: Entries, k: int, allowed: np.ndarray | None = None) -> Found:
+    def search(self, entries: Entries, k: int, allowed: np.ndarray | Allowed | None = None) -> Found:
         _, candidates = self.dense.search(entries, max(k, NUM_CANDIDATES), allowed)
         distances = np.full(candidates.shape, np.inf, dtype=np.float32)
         for number, (tokens, rows) in enumerate(zip(entries.tokens, candidates, strict=True)):

@@ -5,21 +5,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
 from retro.errors import ArtifactError
 from retro.retrieval.index.bm25 import Bm25Index
+from retro.retrieval.index.compressed import COMPRESSED, CompressedIndex, compressed_kind
 from retro.retrieval.index.exact import DenseIndex
 from retro.retrieval.index.factory import FactoryIndex
 from retro.retrieval.index.hnsw import HNSW, HnswIndex
 from retro.retrieval.index.hybrid import HybridIndex
+from retro.retrieval.index.keys import Keys
 from retro.retrieval.index.protocol import DESCRIPTION, Index
 from retro.retrieval.index.scann import ScannIndex
 from retro.stages.files import DAMAGED
 from retro.stages.hints import with_paths
 
 EXACT_BELOW = 50_000
-HNSW_UP_TO = 2_000_000
+HNSW_UP_TO = 1_000_000
+"""Above, a graph takes longer to build and more memory than compressed keys, and searches no faster."""
 
 
 def make_index(kind: str, width: int, num_keys: int, exact_below: int = EXACT_BELOW) -> Index:
@@ -44,6 +45,8 @@ def _make_dense(kind: str, width: int, num_keys: int, exact_below: int) -> Dense
         return ScannIndex(width)
     if HNSW.fullmatch(kind):
         return HnswIndex(width, kind)
+    if COMPRESSED.fullmatch(kind):
+        return CompressedIndex(width, kind)
     return FactoryIndex(width, kind)
 
 
@@ -53,13 +56,10 @@ def kind_for_size(width: int, num_keys: int, exact_below: int = EXACT_BELOW) -> 
         return "exact"
     if num_keys <= HNSW_UP_TO:
         return "HNSW24"
-    # FAISS's advice is 4·√n to 16·√n inverted lists; the lower end, as a power of two.
-    num_lists = 2 ** round(np.log2(4 * num_keys**0.5))
-    num_bytes = next((size for size in (32, 16, 8) if size <= width // 2), 1)
-    return f"OPQ{num_bytes}_{num_bytes * min(4, width // num_bytes)},IVF{num_lists}_HNSW32,PQ{num_bytes}"
+    return compressed_kind(width, num_keys)
 
 
-def open_index(folder: Path, keys: np.ndarray) -> Index:
+def open_index(folder: Path, keys: Keys) -> Index:
     """Open a saved index over the keys that it was built from, which may be a memory map."""
     with _reading(folder):
         description = json.loads((folder / DESCRIPTION).read_text())
@@ -79,6 +79,9 @@ def open_index(folder: Path, keys: np.ndarray) -> Index:
             words.restore(folder, keys)
             return words
         index = _make_dense(description["kind"], keys.shape[1], len(keys), EXACT_BELOW)
+        if isinstance(index, CompressedIndex) and "candidates" not in description:
+            # From before the candidates were tuned; it is searched as it was then.
+            index = FactoryIndex(keys.shape[1], description["kind"])
         index.restore(folder, keys, description)
         return index
 

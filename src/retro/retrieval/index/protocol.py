@@ -8,6 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from retro.retrieval.index.keys import Allowed
+
 DESCRIPTION = "index.json"
 REMOVED = "removed.npy"
 
@@ -49,7 +51,7 @@ class Index(Protocol):
 
     def add(self, entries: Entries) -> None: ...
 
-    def search(self, entries: Entries, k: int, allowed: np.ndarray | None = None) -> Found:
+    def search(self, entries: Entries, k: int, allowed: np.ndarray | Allowed | None = None) -> Found:
         """The k nearest rows of each entry; never rows that are removed, or False in `allowed`.
 
         Several threads may search at the same time.
@@ -72,15 +74,33 @@ class Removals:
 
     def __init__(self, num_rows: int = 0) -> None:
         self.mask = np.zeros(num_rows, dtype=bool)
+        self._others: Allowed | None = None
+        """All other rows, if any was removed."""
 
     def extend(self, num_rows: int) -> None:
         self.mask = np.concatenate([self.mask, np.zeros(num_rows, dtype=bool)])
+        self._count()
 
-    def within(self, allowed: np.ndarray | None) -> np.ndarray | None:
+    def remove(self, rows: np.ndarray) -> None:
+        self.mask[rows] = True
+        self._count()
+
+    def _count(self) -> None:
+        # Here, not in every search: it takes as long as there are rows.
+        self._others = Allowed(~self.mask) if self.mask.any() else None
+
+    @property
+    def num_left(self) -> int:
+        return len(self.mask) if self._others is None else self._others.count
+
+    def within(self, allowed: np.ndarray | Allowed | None) -> Allowed | None:
         """The rows that may be returned; None if all may."""
-        if not self.mask.any():
-            return None if allowed is None or allowed.all() else allowed
-        return ~self.mask if allowed is None else allowed & ~self.mask
+        allowed = Allowed.of(allowed)
+        if allowed is None:
+            return self._others
+        if self._others is None:
+            return None if allowed.count == len(allowed) else allowed
+        return allowed.without(self.mask)
 
     def save(self, folder: Path) -> None:
         np.save(folder / REMOVED, np.flatnonzero(self.mask))
@@ -88,7 +108,7 @@ class Removals:
     @staticmethod
     def open(folder: Path, num_rows: int) -> "Removals":
         removals = Removals(num_rows)
-        removals.mask[np.load(folder / REMOVED).astype(np.int64, casting="safe")] = True
+        removals.remove(np.load(folder / REMOVED).astype(np.int64, casting="safe"))
         return removals
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from retro.errors import MissingExtraError
 from retro.retrieval.index.exact import DenseIndex
+from retro.retrieval.index.keys import Allowed, Keys
 from retro.retrieval.index.protocol import Entries
 
 FOLDER = "scann"
@@ -38,7 +39,7 @@ class ScannIndex(DenseIndex):
         super().add(entries)
         if len(self) < MIN_KEYS:
             return
-        builder = scann_library().builder(self.keys.astype(np.float32), 10, "squared_l2")
+        builder = scann_library().builder(self.keys[:].astype(np.float32), 10, "squared_l2")
         builder = builder.tree(
             self._num_leaves, self.effort, training_sample_size=min(len(self), MAX_TRAINING_KEYS)
         )
@@ -54,16 +55,14 @@ class ScannIndex(DenseIndex):
         powers = range(int(np.log2(self._num_leaves)) + 1)
         return [*(2**power for power in powers), self._num_leaves]
 
-    def _candidates(
-        self, queries: np.ndarray, k: int, allowed: np.ndarray | None, share: float
-    ) -> np.ndarray:
+    def _candidates(self, queries: np.ndarray, k: int, allowed: Allowed | None, share: float) -> np.ndarray:
         # The fewer rows are allowed, the more are fetched to have enough left after the others are dropped.
         reach = min(round(OVERFETCH * k / share), len(self))
         leaves = min(round(self.effort / share), self._num_leaves)
         rows, distances = self._searcher.search_batched(queries, reach, leaves_to_search=leaves)
         # ScaNN fills up with rows at an infinite distance where it found fewer.
         rows = np.where(np.isfinite(distances), rows.astype(np.int64), -1)
-        return rows if allowed is None else np.where((rows >= 0) & allowed[rows], rows, -1)
+        return rows if allowed is None else np.where((rows >= 0) & allowed.mask[rows], rows, -1)
 
     def save(self, folder: Path) -> None:
         super().save(folder)
@@ -71,7 +70,7 @@ class ScannIndex(DenseIndex):
             (folder / FOLDER).mkdir(exist_ok=True)
             self._searcher.serialize(str(folder / FOLDER), relative_path=True)
 
-    def restore(self, folder: Path, keys: np.ndarray, description: dict[str, Any]) -> None:
+    def restore(self, folder: Path, keys: Keys, description: dict[str, Any]) -> None:
         super().restore(folder, keys, description)
         if description["approximate"]:
             if list((folder / FOLDER).glob("*.pkl")):
