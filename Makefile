@@ -11,7 +11,7 @@ EXTRAS := bases,bm25,eval,harness,hf,html,parquet,pdf,scale,scann,serve,tensorbo
 .PHONY: help demo browser test test-slow fuzz kills check format bench docs constraints clean
 
 help:
-	@echo "make demo         set up, then a manual → datastore → SmolLM2 RETROfitted → demo/report.html (about 15 minutes on 2 cores)"
+	@echo "make demo         set up, then a manual → datastore → SmolLM2 RETROfitted → demo/report.html (about 5 minutes on 2 cores)"
 	@echo "make test         set up, then the tests"
 	@echo "make test-slow    the long tests as well"
 	@echo "make fuzz         10,000 odd inputs to readers, finished folders and commands (docs/robustness.md)"

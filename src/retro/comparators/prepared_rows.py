@@ -18,7 +18,7 @@ from retro.comparators.prepared import Arrays, Ground, PreparedRow, Row
 from retro.comparators.rows import Way, way_of
 from retro.comparators.spalm import Gate, learn_gate
 from retro.comparators.systems import read_row
-from retro.retrieval.lexical import search_by_words
+from retro.retrieval.lexical import WordRetriever, search_by_words
 from retro.retrieval.neighbours import Neighbours
 from retro.scoring.bits_per_byte import expect_saved, score_batch
 from retro.scoring.windows import Window
@@ -181,6 +181,14 @@ class Bm25Row(PreparedRow):
 
     def scored(self, window: Window) -> np.ndarray:
         return score_batch(self.model, self._neighbours.table, [window], self._neighbours, self.k)
+
+    @contextmanager
+    def sampled(self) -> Iterator[Way | None]:
+        yield Way(self.model, self.k, self._searcher)
+
+    @cached_property
+    def _searcher(self) -> WordRetriever:
+        return WordRetriever(self.ground.neighbours.datastore, self.k)
 
     @property
     def num_bytes(self) -> int:

@@ -18,7 +18,7 @@ from retro.comparators.systems import read_row
 from retro.errors import ConfigError
 from retro.model.protocol import LanguageModel
 from retro.retrieval.neighbours import Neighbours
-from retro.retrieval.retriever import Retriever
+from retro.retrieval.retriever import Retriever, Searcher
 from retro.scoring.bits_per_byte import expect_saved, score_batch
 from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
 from retro.scoring.windows import Window
@@ -40,6 +40,8 @@ class Way:
 
     model: LanguageModel
     k: int = 0
+    searcher: Searcher | None = None
+    """What finds them while tokens are drawn, in place of the datastore's keys."""
 
     def scorer(self, neighbours: Neighbours) -> Scorer:
         """How it scores a window."""

@@ -136,8 +136,10 @@ class _Bench:
 
     def _draw(self, way: Way, tokens: list[int]) -> dict[str, float]:
         """How many tokens were drawn, and how long it took."""
-        retriever = Retriever(self.neighbours.datastore, way.k) if way.k else None
-        sampler = Sampler(way.model, retriever, self.opened.tokenizer)
+        searcher = way.searcher
+        if searcher is None and way.k:
+            searcher = Retriever(self.neighbours.datastore, way.k)
+        sampler = Sampler(way.model, searcher, self.opened.tokenizer)
         # Greedy, and never the end of the text, so that all rows draw as many.
         choice = Choice(temperature=0.0, min_tokens=SAMPLED_TOKENS)
         request = Request(

@@ -1,14 +1,18 @@
-"""Neighbours by BM25 of chunks that have others already: what the way of searching brings.
+"""Neighbours by BM25 in place of those that keys find: what the way of searching brings.
 
 The datastore stays as it is; its chunks are indexed by their tokens for this alone, in memory.
 """
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from retro.corpus.tokenizers.tokenizer import Tokenizer
+from retro.errors import ConfigError
 from retro.retrieval.chunks import ChunkTokens, content_hashes
+from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.segment import Segment
 from retro.retrieval.datastore.snapshot import Snapshot
 from retro.retrieval.finding import QUERIES
@@ -16,6 +20,7 @@ from retro.retrieval.index import Entries
 from retro.retrieval.index.bm25 import Bm25Index
 from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.other_documents import search_other_documents
+from retro.retrieval.search import Neighbour
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,35 @@ def search_by_words(neighbours: Neighbours) -> Found:
         distances[part], chunks[part] = search_other_documents(snapshot, entries, own[part], k)
     indexes = [segment.index for segment in snapshot.segments if isinstance(segment.index, Bm25Index)]
     return Found(chunks, distances, sum(index.num_bytes for index in indexes))
+
+
+class WordRetriever:
+    """Searches a version of a datastore by BM25 while a model works, as a `Retriever` does by keys."""
+
+    def __init__(self, datastore: Datastore, num_neighbours: int = 2) -> None:
+        self.datastore = datastore
+        self.num_neighbours = num_neighbours
+        self.snapshot = indexed_by_words(datastore.snapshot())
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.datastore.tokenizer
+
+    @property
+    def chunk_len(self) -> int:
+        return self.datastore.chunk_len
+
+    def search(
+        self, chunks: Sequence[np.ndarray], k: int, sources: Sequence[str] = (), exclude: Sequence[str] = ()
+    ) -> list[list[Neighbour]]:
+        """The k chunks that share the rarest tokens with each; none for a blank one."""
+        if sources or exclude:
+            raise ConfigError("a search by words looks through all documents; expected no filter")
+        decode = self.tokenizer.decode
+        # A chunk without text has no neighbours, whatever tokens it has.
+        asked = [chunk if decode(chunk.tolist()).strip() else chunk[:0] for chunk in chunks]
+        found = self.snapshot.search(Entries(np.zeros((len(asked), 0)), asked), k)
+        return self.datastore.describe(self.snapshot, *found)
 
 
 def indexed_by_words(snapshot: Snapshot) -> Snapshot:
