@@ -79,11 +79,11 @@ class RayExecutor:
         _expect_answer(address)
         try:
             ray.init(include_dashboard=False, log_to_driver=False, logging_level="warning")
-        except (ConnectionError, RuntimeError, OSError, ValueError) as error:
+        except (ConnectionError, RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
             name = f"the Ray cluster {address}" if address else "Ray"
             raise RetroError(
                 f"{name} could not be joined ({_one_line(error)}); expected a cluster with the versions of "
-                f"Ray and Python that are here; {START}"
+                f"Ray and Python that are here, and its token if it asks for one; {START}"
             ) from None
 
     def close(self) -> None:
