@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from retro.errors import ConfigError
-from retro.retrieval.index import Entries, make_index, open_index, quantiser, tuning
+from retro.retrieval.index import Entries, exact, make_index, open_index, quantiser, tuning
 from retro.retrieval.index.compressed import CompressedIndex, compressed_kind
 from retro.retrieval.index.exact import nearest
 from retro.retrieval.index.factory import FactoryIndex
@@ -144,6 +144,14 @@ def test_more_neighbours_than_a_few_lists_hold(k: int) -> None:
     _, rows = index.search(Entries(QUERIES.keys[:3]), k)
     assert (rows >= 0).all()
     assert all(len(set(row)) == k for row in rows.tolist())
+
+
+def test_more_lists_are_visited_before_all_keys_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = over_all()
+    monkeypatch.setattr(index, "_lists_for", lambda k, share: 1)
+    monkeypatch.setattr(exact, "nearest", None)
+    assert max(np.bincount(index.codes()[:, 0])) < 300
+    assert (index.search(QUERIES, 300)[1] >= 0).all()
 
 
 def test_keys_in_parts_are_searched_as_those_in_one_piece() -> None:
