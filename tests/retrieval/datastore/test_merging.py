@@ -19,6 +19,7 @@ from retro.retrieval.datastore.merging import Merge, SegmentState, next_merge
 from retro.retrieval.datastore.verify import verify
 from retro.retrieval.finding import find_neighbours
 from retro.retrieval.index import Entries, quantiser
+from retro.retrieval.index.compressed import CompressedIndex
 from retro.stages.files import file_checksum
 from tests.retrieval.datastores import build, config_of, corpus_of, held, make_documents
 from tests.sending import Sending
@@ -214,6 +215,23 @@ def test_deleted_documents_are_never_found_by_the_joint_index(
     assert len(datastore.snapshot().indexed) == 1
     assert held(datastore) == everything - set(gone) | {f"more-{number}" for number in range(60)}
     verify(datastore)
+
+
+def test_every_key_keeps_its_code_through_compactions_and_merges(
+    datastore: Datastore, sentences: list[str]
+) -> None:
+    """Segments that are written anew come after others that are newer: rows are in no order of chunks."""
+    datastore.delete(ids=["03.txt"])
+    datastore.compact()
+    datastore.add(make_documents(texts_of(sentences, 60, 1)))
+    joined = datastore.snapshot().joint
+    assert joined is not None
+    assert (np.diff(joined.chunks()) < 0).any()
+    assert isinstance(joined.index, CompressedIndex)
+    kept, made = joined.index.codes(), joined.index.encode(joined.index.keys[:])
+    # Equal keys make equal entries of the tables, of which any may be taken: compared is what they stand for.
+    decode = joined.index._index.sa_decode  # type: ignore[union-attr]
+    np.testing.assert_allclose(decode(kept), decode(made), atol=1e-3)
 
 
 def test_rows_of_documents_that_a_merge_dropped_are_compacted(datastore: Datastore) -> None:

@@ -68,16 +68,37 @@ def tune(index: DenseIndex, target: float = 0.95, num_queries: int = 512, seed: 
 def choose(index: DenseIndex, queries: Entries, rows: np.ndarray, wanted: float) -> None:
     """Set the cheapest setting that reaches the recall, or else the dearest."""
     limits = true_limits(index, queries.keys, rows)
-    failed: list[dict[str, int]] = []
-    for setting in index.settings():
-        # No better than one that was not good enough: it visits no more, and ranks no more.
-        if any(all(setting[name] <= value for name, value in other.items()) for other in failed):
+    settings = index.settings()
+    most = {name: max(setting[name] for setting in settings) for name in settings[-1]}
+    hopeless = -1
+    """The highest effort that does not suffice, whatever else is set."""
+    for setting in settings:
+        if setting["effort"] <= hopeless:
             continue
-        for name, value in setting.items():
-            setattr(index, name, value)
-        if measure_recall(index, queries, rows, limits) >= wanted:
+        if _reaches(index, setting, queries, rows, limits, wanted):
             return
-        failed.append(setting)
+        # Far from enough, most often: then its dearest companion says so at once.
+        dearest = {**most, "effort": setting["effort"]}
+        if dearest != setting and not _reaches(index, dearest, queries, rows, limits, wanted):
+            hopeless = setting["effort"]
+    _set(index, most)
+
+
+def _set(index: DenseIndex, setting: dict[str, int]) -> None:
+    for name, value in setting.items():
+        setattr(index, name, value)
+
+
+def _reaches(
+    index: DenseIndex,
+    setting: dict[str, int],
+    queries: Entries,
+    rows: np.ndarray,
+    limits: np.ndarray,
+    wanted: float,
+) -> bool:
+    _set(index, setting)
+    return measure_recall(index, queries, rows, limits) >= wanted
 
 
 def true_limits(index: DenseIndex, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
