@@ -94,6 +94,11 @@ class Study:
         self.suffix = ""
         """What the names of runs end with, if the study was begun with another seed."""
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether its models stand on a pretrained base, whose tokenizer the corpus has."""
+        return bool(self.run.corpus.tokenizer)
+
     def reseeded(self, seed: int) -> "Study":
         """The same study of the same data, whose models are trained with another seed as runs of their own.
 
@@ -180,6 +185,7 @@ class Study:
     def fit_base(self, name: str) -> Artifact:
         """RETROfit the pretrained model whose tokenizer the corpus has, or what the config begins with."""
         training = self.run.training
+        name = self.run_name(name)
         with self.part(f"fit {name}", self.work.run_path(name), f"Fitting {name}") as progress:
             progress = self._announced(progress, training)
             if self.run.start:
@@ -209,9 +215,13 @@ class Study:
         self._note(f"evaluation of {name}", evaluation.artifact)
         return evaluation
 
+    def made(self, name: str) -> Artifact:
+        """One of the study's own runs, trained, or fitted to its base."""
+        return self.fit_base(name) if self.is_fitted else self.train(name)
+
     def evaluated(self, name: str) -> Evaluation:
-        """Train and score one of the study's own runs: baseline or retro."""
-        self.train(name)
+        """Make and score one of the study's own runs."""
+        self.made(name)
         return self.evaluate(name)
 
     def document_bits(self, name: str, label: str, neighbours: Neighbours, k: int) -> np.ndarray:

@@ -9,11 +9,22 @@ import pytest
 from retro.config import CorpusConfig, DatastoreConfig, EvaluationConfig
 from retro.errors import ConfigError
 from retro.reproduce import scales
+from retro.reproduce.claims import Verdict
 from retro.reproduce.runner import finished, reproduce
 from retro.reproduce.scales import Scale
+from retro.scoring.intervals import Interval
 from tests.bases import save_small_base
 from tests.pages.checks import check_page
 from tests.workspaces import Silent, small_run
+
+DECIDED = (
+    "table-retrieval",
+    "figure-leakage",
+    "figure-datastore-size",
+    "figure-neighbours",
+    "table-new-facts",
+)
+"""What a base that was trained elsewhere can decide."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +47,9 @@ def scale(
         sizes=(),
         ablation=run,
         compared_documents=3,
-        experiments=("table-scoreboard",),
+        neighbours=(1, 2),
+        fractions=(0.5, 1.0),
+        experiments=("table-scoreboard", *DECIDED),
     )
 
 
@@ -45,7 +58,7 @@ def test_a_fitted_base_beside_what_else_could_be_done(
 ) -> None:
     # As if both had been begun before: here they take less than a clock counts.
     (tmp_path / "seconds.json").write_text(json.dumps({"datastore": 5.0, "fit retro": 0.5}))
-    (result,) = reproduce((), scale, tmp_path, Silent(), [str(text_folder)])
+    (result,) = reproduce(("table-scoreboard",), scale, tmp_path, Silent(), [str(text_folder)])
     costs, by_overlap, prepared, systems = result.tables
     rows = [str(row[0]) for row in costs.rows]
     assert rows[:3] == ["off", "on-2", "plus-2"]
@@ -77,8 +90,8 @@ def test_a_fitted_base_beside_what_else_could_be_done(
 
 
 def test_a_scale_may_be_for_some_experiments_only(scale: Scale, text_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not for table-retrieval; expected table-scoreboard"):
-        reproduce(("table-retrieval",), scale, tmp_path, Silent(), [str(text_folder)])
+    with pytest.raises(ConfigError, match="is not for table-ablation; expected table-scoreboard"):
+        reproduce(("table-ablation",), scale, tmp_path, Silent(), [str(text_folder)])
     assert scales.get("smollm2").memory
 
 
@@ -91,3 +104,19 @@ def test_models_of_our_own_have_a_baseline_and_a_retro(bert: str, text_folder: P
     held = {str(row[0]): row[result.tables[0].headings.index("MB")] for row in result.tables[0].rows}
     assert held["off"] == held["RETRO[OFF]"] == 0.0
     assert held["on-2"] > held["prompt-2"]  # by the weights that read neighbours
+
+
+def test_a_fitted_base_decides_claims_and_is_its_own_baseline(
+    scale: Scale, text_folder: Path, tmp_path: Path
+) -> None:
+    results = reproduce(DECIDED, scale, tmp_path, Silent(), [str(text_folder)])
+    claims = {claim.key: claim for result in results for claim in result.claims}
+    assert set(claims) == {
+        *("on-below-off", "off-like-baseline", "unseen-text", "leakage-slope"),
+        *("datastore-size", "new-facts"),
+    }
+    off = claims["off-like-baseline"]
+    assert off.verdict is Verdict.REPRODUCED
+    assert off.number == Interval(0.0, 0.0, 0.0)
+    assert "the same to the bit" in claims["new-facts"].found
+    assert not (tmp_path / "runs" / "baseline").exists()

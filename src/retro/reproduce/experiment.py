@@ -77,8 +77,13 @@ NAMES = {"baseline": "baseline", "off": "RETRO[OFF]", "on": "RETRO[ON]"}
 
 
 def trio(study: Study) -> Trio:
-    """The study's baseline and RETRO; what is missing is trained and scored."""
-    return Trio(study.evaluated("baseline"), study.evaluated("retro"), study.run.training.num_neighbours)
+    """The study's baseline and RETRO; what is missing is trained and scored.
+
+    A pretrained base that was fitted is its own baseline: without neighbours it is what it was.
+    """
+    retro = study.evaluated("retro")
+    baseline = retro if study.is_fitted else study.evaluated("baseline")
+    return Trio(baseline, retro, study.run.training.num_neighbours)
 
 
 def band(

@@ -127,7 +127,7 @@ def _beside_knn_lm(
 
 def new_facts(study: Study, scale: Scale) -> Findings:
     """Second halves of held-out documents: before, while and after they are in the datastore."""
-    study.train("retro")
+    study.made("retro")
     k = study.run.training.num_neighbours
     with study.narrator.progress("Adding and deleting the test documents"):
         found = measure_new_facts(

@@ -152,18 +152,24 @@ def paper() -> Scale:
 
 
 def smollm2() -> Scale:
-    """The demo's: SmolLM2-135M, fitted to a manual, beside what else can be done with the same base."""
+    """The demo's: SmolLM2-135M, fitted to a manual, beside what else can be done with the same base; and the
+    claims that a base which was trained elsewhere can decide."""
     run = recipes.demo()
+    run = replace(run, evaluation=replace(run.evaluation, precision="auto"))
     return Scale(
         name="smollm2",
         run=run,
         sources=run.corpus.sources,
         fit_steps=run.training.num_steps,
+        neighbours=(1, 2, 5, 10),
         sizes=(),
         ablation=run,
         compared_documents=12,
         memory=recipes.DEMO_MEMORY,
-        experiments=("table-scoreboard",),
+        experiments=(
+            *("table-scoreboard", "table-retrieval", "figure-leakage"),
+            *("figure-datastore-size", "figure-neighbours", "table-new-facts"),
+        ),
     )
 
 

@@ -47,7 +47,7 @@ def _entries(study: Study) -> list[Entry]:
     others = [f"prompt-{k}", f"prompt-1-every-{stride}", f"bm25-{k}", "lora", "knn", "spalm", "cache"]
     if importlib.util.find_spec("bm25s") is None:
         others.remove(f"bm25-{k}")
-    if study.run.corpus.tokenizer:
+    if study.is_fitted:
         # A base is what it was without neighbours: one run has all rows.
         study.fit_base(RUN)
         fitted = study.opened(RUN)
