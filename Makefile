@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# A process a core, each with one thread: two threads of two processes would wait for each other.
+TESTS  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The demo installs little, and what the server needs that it ends with; the tests every optional package, so that none is skipped for want of one.
 READY  := $(VENV)/.installed
@@ -41,7 +43,7 @@ demo: $(READY)
 	$(BIN)/retro demo
 
 test: $(STAMP) browser
-	$(BIN)/python -m pytest -m "not slow"
+	$(TESTS) -m "not slow"
 
 test-slow: $(STAMP) browser
 	$(BIN)/python -m pytest
