@@ -37,7 +37,7 @@ class Claim:
             return ""
         plain = self.key in PLAIN
         numbers = [f"{value:.3f}" if plain else f"{100 * value:.1f}" for value in self.seeds]
-        return f"seeds: {', '.join(numbers)}" + ("" if plain else " %")
+        return f"seeds: {', '.join(numbers)}".replace("-", "−") + ("" if plain else " %")
 
 
 CLAIMS = {

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from retro.pages.plots import Line
-from retro.reproduce.claims import over_seeds
+from retro.reproduce.claims import PLAIN, Claim, over_seeds
 from retro.reproduce.result import Cell, Findings, Table
 from retro.reproduce.scales import Scale
 from retro.scoring.evaluate import OFF, Evaluation, on
 from retro.scoring.intervals import Interval, bootstrap_ratio
+from retro.scoring.wording import percent
 from retro.study import Study
 
 
@@ -39,13 +40,18 @@ def run_seeds(experiment: Experiment, study: Study, scale: Scale) -> Findings:
     cells: list[list[Cell]] = [
         [
             claims[0].statement,
-            *(claim.number for claim in claims),
+            *(_shown(claim) for claim in claims),
             "; ".join(claim.verdict.value for claim in claims),
         ]
         for claims in rows
     ]
     table = Table("the claims' numbers with every seed", headings, cells)
     return replace(findings, tables=[*findings.tables, table], claims=[over_seeds(row) for row in rows])
+
+
+def _shown(claim: Claim) -> Cell:
+    """A claim's number, in percent if it is a part of something."""
+    return claim.number if claim.number is None or claim.key in PLAIN else percent(claim.number)
 
 
 @dataclass(frozen=True)
