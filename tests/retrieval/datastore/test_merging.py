@@ -131,6 +131,32 @@ def test_a_build_of_many_segments_ends_in_one_index(
     assert report["recall_at_10"] >= 0.9
 
 
+def test_a_datastore_of_graphs_is_searched_as_it_is_and_joined_by_compact(
+    built: Path, static_encoder: str, tmp_path: Path
+) -> None:
+    """As it was before one index could be over several segments: the ledger had no table for such."""
+    work = CorpusFolder(built / "work")
+    old = build(work, tmp_path / "old", static_encoder, **SMALL, index="HNSW24")
+    with old.ledger.transaction():
+        old.ledger.set_fact("config", {**old.ledger.fact("config"), "index": "auto"})
+    before = old.search(["licence", "software to share"], 10)
+    old.close()
+    opened = Datastore.open(tmp_path / "old")
+    assert {part.index.kind for part in opened.snapshot().indexed} == {"HNSW24"}
+    assert opened.ledger.indexes() == []
+    found = opened.search(["licence", "software to share"], 10)
+    assert [[(n.chunk, n.distance) for n in row] for row in found] == [
+        [(n.chunk, n.distance) for n in row] for row in before
+    ]
+    lineage = opened.snapshot().version.lineage
+    opened.compact()
+    assert len(opened.snapshot().indexed) == 1
+    assert opened.snapshot().kinds[0].startswith("OPQ")
+    assert opened.snapshot().version.lineage == lineage
+    assert held(opened) == {f"{number:02d}.txt" for number in range(30)}
+    verify(opened)
+
+
 def test_what_is_added_is_indexed_when_it_is_worthwhile(
     datastore: Datastore, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

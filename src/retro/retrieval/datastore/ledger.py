@@ -285,6 +285,15 @@ class Ledger(SqliteFile):
             )
         return [number for (number,) in found]
 
+    def deleted_since(self, earlier: int, version: int) -> list[int]:
+        """Numbers of documents that an earlier version had and this one has not."""
+        with self.at(version):
+            found = self.rows(
+                "SELECT number FROM documents WHERE added <= ? AND deleted > ? AND deleted <= ?",
+                (earlier, earlier, version),
+            )
+        return [number for (number,) in found]
+
     def num_documents(self, version: int) -> int:
         with self.at(version):
             count: int = self.rows(f"SELECT count(*) FROM documents WHERE {IS_THERE}", (version, version))[0][
