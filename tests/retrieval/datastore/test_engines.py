@@ -50,23 +50,38 @@ def plain(built: Path, tmp_path: Path) -> Iterator[Datastore]:
     datastore.close()
 
 
-@pytest.fixture(params=ENGINES)
-def datastore(request: pytest.FixtureRequest, built: Path, tmp_path: Path) -> Iterator[Datastore]:
-    if request.param == "milvus":
-        pytest.importorskip("milvus_lite")
-    shutil.copytree(built / "datastore", tmp_path / "datastore")
-    datastore = Datastore.open(tmp_path / "datastore")
-    datastore.use_engine(ENGINES[request.param](tmp_path))
+@pytest.fixture(scope="module")
+def filled(built: Path) -> Path:
+    """A datastore with its file of Milvus Lite, filled once and copied for every test."""
+    pytest.importorskip("milvus_lite")
+    folder = built / "filled"
+    shutil.copytree(built / "datastore", folder / "datastore")
+    datastore = Datastore.open(folder / "datastore")
+    datastore.use_engine(ENGINES["milvus"](folder))
+    datastore.close()
+    return folder
+
+
+@pytest.fixture
+def milvus(filled: Path, tmp_path: Path) -> Iterator[Datastore]:
+    shutil.copytree(filled, tmp_path / "copy")
+    datastore = Datastore.open(tmp_path / "copy" / "datastore")
+    moved = {**datastore.ledger.fact("engine"), "address": ENGINES["milvus"](tmp_path / "copy")}
+    with datastore.ledger.transaction():
+        datastore.ledger.set_fact("engine", moved)
+    datastore.refresh()
     yield datastore
     datastore.close()
 
 
-@pytest.fixture
-def milvus(built: Path, tmp_path: Path) -> Iterator[Datastore]:
-    pytest.importorskip("milvus_lite")
+@pytest.fixture(params=ENGINES)
+def datastore(request: pytest.FixtureRequest, built: Path, tmp_path: Path) -> Iterator[Datastore]:
+    if request.param == "milvus":
+        yield request.getfixturevalue("milvus")
+        return
     shutil.copytree(built / "datastore", tmp_path / "datastore")
     datastore = Datastore.open(tmp_path / "datastore")
-    datastore.use_engine(ENGINES["milvus"](tmp_path))
+    datastore.use_engine(ENGINES[request.param](tmp_path))
     yield datastore
     datastore.close()
 
@@ -131,6 +146,7 @@ def test_neighbours_and_retrievers_use_it(
     assert values[0, 0, :8].tolist() == tokens.tolist()
 
 
+@pytest.mark.slow
 def test_threads_search_it_while_it_changes(datastore: Datastore) -> None:
     stop = threading.Event()
     _, entries = datastore.queries(["anyone may share"])
@@ -163,6 +179,7 @@ def test_info_says_which_engine_and_how_well(datastore: Datastore) -> None:
         assert re.search(r"recall@10 (0\.9\d\d|1\.000), .*; up to date", facts["searched by"])
 
 
+@pytest.mark.slow
 def test_a_large_collection_has_a_graph_that_is_tuned(
     milvus: Datastore, plain: Datastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

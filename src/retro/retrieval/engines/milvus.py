@@ -52,6 +52,7 @@ class MilvusEngine:
         self.where = where if is_address else str(Path(where).absolute())
         self.collection = collection
         self._client: Any = None
+        self._is_loaded = False
         self._opening = threading.Lock()
 
     def _ask(self, call: Callable[[Any], Answer]) -> Answer:
@@ -94,6 +95,8 @@ class MilvusEngine:
         kinds = milvus_library().DataType
         kind = EXACT if num_keys < EXACT_BELOW else GRAPH
 
+        self._is_loaded = False
+
         def create(client: Any) -> None:
             if client.has_collection(self.collection):
                 client.drop_collection(self.collection)
@@ -134,7 +137,6 @@ class MilvusEngine:
     def finish(self, holding: Holding) -> None:
         def seal(client: Any) -> None:
             client.flush(self.collection)
-            client.load_collection(self.collection)
             client.alter_collection_properties(self.collection, {LINEAGE: holding.lineage})
 
         self._ask(seal)
@@ -153,6 +155,7 @@ class MilvusEngine:
         distances = np.full((len(queries), k), np.inf, dtype=np.float32)
         chunks = np.full((len(queries), k), -1, dtype=np.int64)
         wanted = _filter(documents, without)
+        self._load()
         # Lite is slow where it finds many for many at once, and a cluster bounds the product of the two.
         step = max(1, NUMBERS // k)
         for start in range(0, len(queries), step):
@@ -171,8 +174,15 @@ class MilvusEngine:
                 chunks[row, : len(answer)] = [hit[CHUNK] for hit in answer]
         return distances, chunks
 
+    def _load(self) -> None:
+        """Have the collection in the engine's memory, where searches find it; Lite forgets it at its end."""
+        if not self._is_loaded:
+            self._ask(lambda client: client.load_collection(self.collection))
+            self._is_loaded = True
+
     def close(self) -> None:
         with self._opening:
+            self._is_loaded = False
             if self._client is not None:
                 self._client.close()
                 self._client = None
