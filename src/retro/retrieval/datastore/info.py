@@ -8,8 +8,9 @@ import numpy as np
 
 from retro.retrieval.datastore.datastore import Datastore
 from retro.retrieval.datastore.elsewhere import EngineSnapshot
+from retro.retrieval.datastore.index_table import IndexRow
 from retro.retrieval.datastore.joint import INDEXES
-from retro.retrieval.datastore.ledger import IS_THERE, CompactedError, IndexRow
+from retro.retrieval.datastore.ledger import IS_THERE, CompactedError
 from retro.retrieval.datastore.reader import SEGMENTS
 from retro.retrieval.datastore.segment import INDEX, KEYS, TOKENS
 from retro.retrieval.datastore.segment_writer import EXACT

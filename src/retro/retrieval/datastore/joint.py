@@ -17,7 +17,7 @@ import faiss
 import numpy as np
 
 from retro.errors import ArtifactError
-from retro.retrieval.datastore.ledger import IndexRow
+from retro.retrieval.datastore.index_table import IndexRow
 from retro.retrieval.datastore.segment import KEYS, Segment
 from retro.retrieval.index import open_index
 from retro.retrieval.index.compressed import BLOCK, CompressedIndex

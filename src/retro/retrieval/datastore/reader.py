@@ -19,8 +19,9 @@ from retro.config.checks import require_utf8
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError, ConfigError
 from retro.retrieval.datastore.elsewhere import EngineSnapshot
+from retro.retrieval.datastore.index_table import IndexRow
 from retro.retrieval.datastore.joint import INDEXES, JointIndex
-from retro.retrieval.datastore.ledger import FILE, CompactedError, IndexRow, Ledger
+from retro.retrieval.datastore.ledger import FILE, CompactedError, Ledger
 from retro.retrieval.datastore.segment import Segment
 from retro.retrieval.datastore.snapshot import Snapshot
 from retro.retrieval.datastore.together import Together

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from retro.retrieval.datastore.index_table import IndexRow
 from retro.retrieval.datastore.joint import INDEXES, write_joint
-from retro.retrieval.datastore.ledger import COMPACT, MERGE, NEWEST, IndexRow, Ledger
+from retro.retrieval.datastore.ledger import COMPACT, MERGE, NEWEST, Ledger
 from retro.retrieval.datastore.merging import (
     MIN_JOINED,
     Merge,
