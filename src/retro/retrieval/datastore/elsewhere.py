@@ -58,9 +58,8 @@ class EngineSnapshot(Snapshot):
             wanted = missing if documents is None else sorted({*missing} & {*documents})
             here = super().search(entries, k, wanted, without)
             # A chunk may come from both if the engine has been brought up to date meanwhile.
-            repeated = np.array(
-                [np.isin(mine, theirs) for mine, theirs in zip(here[1], found[1], strict=True)]
-            )
+            pairs = zip(here[1], found[1], strict=True)
+            repeated = np.array([np.isin(mine, theirs) for mine, theirs in pairs]).reshape(here[1].shape)
             here = np.where(repeated, np.inf, here[0]), np.where(repeated, -1, here[1])
             both = [np.concatenate(pair, axis=1) for pair in zip(found, here, strict=True)]
             found = nearest(both[0], both[1], k)
