@@ -38,9 +38,34 @@ def test_a_datastore_s_life(place: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "note.txt" not in run("search", str(place), note.read_text(), "--k", "200")
 
 
+def test_a_search_engine(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pymilvus = pytest.importorskip("pymilvus")
+    address = f"milvus:{tmp_path / 'milvus.db'}"
+
+    def run(*arguments: str, code: int = 0) -> str:
+        assert main(["db", *arguments]) == code
+        output = capsys.readouterr()
+        return " ".join((output.err if code else output.out).split())
+
+    here = run("search", str(place), "the licence permits")
+    assert f"is searched by {address} (retro_" in run("engine", str(place), address)
+    assert run("search", str(place), "the licence permits") == here
+    assert "recall@10 1.000" in run("info", str(place))
+    assert "recall@10 1.000" in run("engine", str(place))  # brought up to date
+    client = pymilvus.MilvusClient(str(tmp_path / "milvus.db"))
+    client.drop_collection(client.list_collections()[0])
+    told = run("search", str(place), "the licence permits", code=1)
+    assert "does not exist; expected version 1 of" in told
+    assert f"run: retro db engine {place / 'datastore'}" in told
+    assert "own indexes" in run("engine", str(place), "local")
+    assert run("search", str(place), "the licence permits") == here
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
+        (["engine", "{place}"], "is searched by this machine's own indexes; expected an engine"),
+        (["engine", "{place}", "elastic:x"], "'elastic:x' is no search engine; expected local, or one of"),
         (["delete", "{place}", "--id", "nobody"], "no document of the datastore has the id 'nobody'"),
         (["delete", "{place}"], "nothing was named to delete"),
         (["search", "{place}", "words", "--k", "0"], "k is 0"),

@@ -95,6 +95,24 @@ class Compact:
 
 
 @dataclass(frozen=True)
+class Engine:
+    """Have a search engine find the neighbours, or bring the one that does up to date.
+
+    The engine is filled, measured, and follows every change from then on; whatever searches the datastore
+    uses it: `db search`, `neighbours`, `sample`, `serve` and the rest. Tokens and keys stay here, and the
+    ledger has the last word on what is there.
+    """
+
+    place: Place
+    """A workspace or a datastore."""
+    address: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[ADDRESS]")] = ""
+    """`milvus:http://HOST:19530` for a cluster, `milvus:FILE.db` for Milvus Lite, or `local` for this
+    machine's own indexes. Without it, the engine that is set is brought up to date."""
+    collection: str = ""
+    """The collection's name in the engine, by default one of this datastore's own."""
+
+
+@dataclass(frozen=True)
 class Search:
     """The nearest chunks of a text."""
 
@@ -240,6 +258,33 @@ def compact(options: Compact) -> None:
         )
 
 
+def engine(options: Engine) -> None:
+    datastore = opened(options.place)
+    setting = datastore.engine_setting()
+    if not options.address and setting is None:
+        raise ConfigError(
+            f"{datastore.path} is searched by this machine's own indexes; expected an engine to use instead, "
+            f"such as milvus:http://HOST:19530; run: retro db engine {quoted(options.place)} ADDRESS"
+        )
+    address = options.address or (setting.address if setting else "")
+    named = options.collection or (setting.collection if setting and setting.address == address else "")
+    with RichNarrator().progress("Sending keys to the engine") as progress:
+        datastore.use_engine(address, named, progress)
+    found = datastore.engine_setting()
+    if found is None:
+        CONSOLE.print(f"{datastore.path} is searched by this machine's own indexes", soft_wrap=True)
+        return
+    CONSOLE.print(
+        f"{datastore.path} is searched by {found}: recall@10 {found.recall_at_10:.3f}, "
+        f"{found.latency_ms:.2f} ms a query",
+        soft_wrap=True,
+    )
+    if found.recall_at_10 < datastore.config.target_recall:
+        CONSOLE.print(
+            f"this is below the {datastore.config.target_recall} that the datastore aims at", soft_wrap=True
+        )
+
+
 def search(options: Search) -> None:
     text = read_argument(options.text)
     if not text:
@@ -315,5 +360,6 @@ ACTIONS |= {
     "sync": (Sync, sync),
     "delete": (Delete, delete),
     "compact": (Compact, compact),
+    "engine": (Engine, engine),
     "verify": (Verify, verify),
 }

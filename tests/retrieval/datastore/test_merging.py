@@ -20,6 +20,7 @@ from retro.retrieval.datastore.verify import verify
 from retro.retrieval.finding import find_neighbours
 from retro.retrieval.index import Entries, quantiser
 from retro.retrieval.index.compressed import CompressedIndex
+from retro.stages.executor import LocalExecutor
 from retro.stages.files import file_checksum
 from tests.retrieval.datastores import build, config_of, corpus_of, held, make_documents
 from tests.sending import Sending
@@ -132,6 +133,32 @@ def test_a_build_of_many_segments_ends_in_one_index(
     assert report["recall_at_10"] >= 0.9
 
 
+def test_a_datastore_of_graphs_is_searched_as_it_is_and_joined_by_compact(
+    built: Path, static_encoder: str, tmp_path: Path
+) -> None:
+    """As it was before one index could be over several segments: the ledger had no table for such."""
+    work = CorpusFolder(built / "work")
+    old = build(work, tmp_path / "old", static_encoder, **SMALL, index="HNSW24")
+    with old.ledger.transaction():
+        old.ledger.set_fact("config", {**old.ledger.fact("config"), "index": "auto"})
+    before = old.search(["licence", "software to share"], 10)
+    old.close()
+    opened = Datastore.open(tmp_path / "old")
+    assert {part.index.kind for part in opened.snapshot().indexed} == {"HNSW24"}
+    assert opened.ledger.indexes() == []
+    found = opened.search(["licence", "software to share"], 10)
+    assert [[(n.chunk, n.distance) for n in row] for row in found] == [
+        [(n.chunk, n.distance) for n in row] for row in before
+    ]
+    lineage = opened.snapshot().version.lineage
+    opened.compact()
+    assert len(opened.snapshot().indexed) == 1
+    assert opened.snapshot().kinds[0].startswith("OPQ")
+    assert opened.snapshot().version.lineage == lineage
+    assert held(opened) == {f"{number:02d}.txt" for number in range(30)}
+    verify(opened)
+
+
 def test_what_is_added_is_indexed_when_it_is_worthwhile(
     datastore: Datastore, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,17 +167,17 @@ def test_what_is_added_is_indexed_when_it_is_worthwhile(
     lists = datastore.snapshot().joint.index.num_lists  # type: ignore[union-attr]
     monkeypatch.setattr(quantiser, "train", None)  # the index is extended, not trained again
     added = 0
-    for number in range(24):
-        documents = make_documents(texts_of(sentences, 3, number), first=3 * number)
+    for number in range(16):
+        documents = make_documents(texts_of(sentences, 4, number), first=4 * number)
         version = datastore.add(documents)
         assert datastore.ledger.versions()[version - 1].action == "add"
-        added += 3
+        added += 4
         parts = datastore.snapshot().indexed
         assert sum(len(part) for part in parts[1:]) < SMALL["exact_below"]
         assert len(parts) <= 1 + 2 * merging.FEW
     assert held(datastore) == before | {f"more-{number}" for number in range(added)}
     actions = [version.action for version in datastore.ledger.versions()]
-    assert actions.count("merge") >= 4
+    assert actions.count("merge") >= 3
     assert len(datastore.snapshot().segments) < 16
     assert datastore.snapshot().joint.index.num_lists == lists  # type: ignore[union-attr]
     verify(datastore)
@@ -306,6 +333,25 @@ def test_an_interrupted_index_goes_on_and_is_the_same(
     monkeypatch.setattr(quantiser, "train", None)  # the training was kept, and the first shard
     again = build_datastore(stores, work.tokenizer_path, path, config, executor=Threads())
     assert len(calls) == len(again.snapshot().segments) + 1
+    assert files_of(again) == files_of(datastore)
+
+
+@pytest.mark.slow
+def test_codes_made_by_other_processes_are_the_same(
+    built: Path, datastore: Datastore, static_encoder: str, tmp_path: Path
+) -> None:
+    work = CorpusFolder(built / "work")
+    executor = LocalExecutor(2)
+    try:
+        again = build_datastore(
+            [work.store("train")],
+            work.tokenizer_path,
+            tmp_path / "again",
+            config_of(static_encoder, **SMALL),
+            executor=executor,
+        )
+    finally:
+        executor.close()
     assert files_of(again) == files_of(datastore)
 
 

@@ -86,6 +86,14 @@ class Datastore(DatastoreReader):
         with Writer(self) as writer:
             return writer.merge(progress)
 
+    def use_engine(self, address: str, collection: str = "", progress: Progress = no_progress) -> None:
+        """Have a search engine find the keys: `milvus:http://host:19530`, `milvus:FILE.db`, or `local`.
+
+        It is filled first, and follows every change from then on. The ledger keeps its address.
+        """
+        with Writer(self) as writer:
+            writer.use_engine(address, collection, progress)
+
     def compact(self, progress: Progress = no_progress) -> int:
         """Remove what was deleted from every file, join small segments, and return the new version.
 

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore.elsewhere import EngineSnapshot
+from retro.retrieval.datastore.index_table import IndexRow
 from retro.retrieval.datastore.joint import INDEXES
-from retro.retrieval.datastore.ledger import IS_THERE, CompactedError, IndexRow
+from retro.retrieval.datastore.ledger import IS_THERE, CompactedError
 from retro.retrieval.datastore.reader import SEGMENTS
 from retro.retrieval.datastore.segment import INDEX, KEYS, TOKENS
 from retro.retrieval.datastore.segment_writer import EXACT
@@ -23,7 +25,7 @@ class Description:
     facts: list[tuple[str, str]]
     segment_headings: list[str]
     segments: list[list[str]]
-    """Those with an index over many segments first: what they are found by has its own row."""
+    """An index over many segments, if there is one, has the first row."""
     sources: list[list[str]]
     versions: list[list[str]]
 
@@ -95,7 +97,14 @@ def tokens_of_deleted(snapshot: Snapshot, vocab_size: int) -> int:
 
 
 def _searched_by(snapshot: Snapshot) -> str:
-    """How many indexes a search asks, of which kinds, and how many keys it looks at one by one."""
+    """How many indexes a search asks, of which kinds, and how many keys it looks at one by one.
+
+    Or which engine, and how well it found when it was filled.
+    """
+    if isinstance(snapshot, EngineSnapshot):
+        setting = snapshot.setting
+        measured = f"recall@10 {setting.recall_at_10:.3f}, {setting.latency_ms:.2f} ms when it was filled"
+        return f"{setting}; {measured}; {snapshot.state()}"
     if not snapshot.indexed:
         return "nothing"
     kinds = ", ".join(snapshot.kinds)

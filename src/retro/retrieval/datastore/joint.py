@@ -10,14 +10,14 @@ import multiprocessing
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 import faiss
 import numpy as np
 
 from retro.errors import ArtifactError
-from retro.retrieval.datastore.ledger import IndexRow
+from retro.retrieval.datastore.index_table import IndexRow
 from retro.retrieval.datastore.segment import KEYS, Segment
 from retro.retrieval.index import open_index
 from retro.retrieval.index.compressed import BLOCK, CompressedIndex
@@ -43,13 +43,17 @@ class JointIndex:
         self.name = path.name
         self.path = path
         self.segments = tuple(segments)
-        index = open_index(path, KeyParts([segment.keys for segment in segments]))
+
+    @cached_property
+    def index(self) -> DenseIndex:
+        """Opened when it is first asked for: where an engine searches it never is."""
+        index = open_index(self.path, KeyParts([segment.keys for segment in self.segments]))
         if not isinstance(index, DenseIndex):
             raise ArtifactError(
-                f"{path} is an index of kind {index.kind}; expected one over keys; "
-                f"remove the datastore and run: {with_paths('retro build WORK', path)}"
+                f"{self.path} is an index of kind {index.kind}; expected one over keys; "
+                f"remove the datastore and run: {with_paths('retro build WORK', self.path)}"
             )
-        self.index = index
+        return index
 
     def chunks(self) -> np.ndarray:
         """The number of every row's chunk."""

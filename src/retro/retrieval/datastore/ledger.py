@@ -16,7 +16,8 @@ from typing import Any
 
 from retro.corpus.readers.trees import plain_name
 from retro.errors import ArtifactError, DataError
-from retro.retrieval.datastore.sqlite_file import BUSY_SECONDS, SqliteFile
+from retro.retrieval.datastore.index_table import IndexTable
+from retro.retrieval.datastore.sqlite_file import BUSY_SECONDS
 from retro.retrieval.search import Version
 from retro.stages.hints import quoted, with_paths
 
@@ -51,12 +52,6 @@ CREATE INDEX documents_by_source ON documents (source);
 CREATE INDEX documents_by_title ON documents (title);
 CREATE INDEX documents_deleted ON documents (segment, deleted) WHERE deleted IS NOT NULL;
 """
-INDEXES_SCHEMA = """
-CREATE TABLE IF NOT EXISTS indexes (
-    name TEXT PRIMARY KEY, segments TEXT NOT NULL, files TEXT NOT NULL, report TEXT NOT NULL
-) WITHOUT ROWID
-"""
-"""A table that older ledgers do not have; their next writer makes it."""
 COLUMNS = ("id", "source", "title", "language", "content_hash", "num_tokens", "num_bytes")
 COUNTED = ("num_tokens", "num_bytes", "first_chunk", "num_chunks")
 
@@ -85,17 +80,7 @@ class SegmentRow:
     report: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class IndexRow:
-    """An index over the keys of several segments: their names in the order of its rows, and as above."""
-
-    name: str
-    segments: list[str]
-    files: dict[str, str]
-    report: dict[str, Any]
-
-
-class Ledger(SqliteFile):
+class Ledger(IndexTable):
     """The open file. A reader sees the version that its transaction, or its single question, began with."""
 
     def __init__(self, path: Path, create: bool = False) -> None:
@@ -126,13 +111,6 @@ class Ledger(SqliteFile):
             f"{self.path} is not a readable ledger ({reason}); restore it, or remove the datastore and "
             f"run: {with_paths('retro build WORK', self.path.parent)}"
         )
-
-    def _value(self, text: Any) -> Any:
-        """A cell that holds JSON."""
-        try:
-            return json.loads(text)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise self._unreadable(getattr(error, "msg", error)) from None
 
     @contextmanager
     def at(self, version: int) -> Iterator[None]:
@@ -211,36 +189,6 @@ class Ledger(SqliteFile):
     def remove_segment(self, name: str) -> None:
         self.rows("DELETE FROM segments WHERE name = ?", (name,))
 
-    def indexes(self) -> list[IndexRow]:
-        """The indexes over several segments, of the newest version."""
-        if not self.rows("SELECT name FROM sqlite_master WHERE name = 'indexes'"):
-            return []
-        found = self.rows("SELECT name, segments, files, report FROM indexes ORDER BY name")
-        return [self._index(*row) for row in found]
-
-    def _index(self, name: Any, segments: Any, files: Any, report: Any) -> IndexRow:
-        row = IndexRow(name, self._value(segments), self._value(files), self._value(report))
-        is_sound = isinstance(row.files, dict) and isinstance(row.report, dict)
-        names = row.segments if isinstance(row.segments, list) else [None]
-        if not (is_sound and all(isinstance(value, str) for value in (name, *names))):
-            raise self._unreadable(f"index {name!r} is described by {segments!r}, {files!r} and {report!r}")
-        return row
-
-    def set_index(self, index: IndexRow | None) -> None:
-        """Replace the indexes over several segments by this one, or by none."""
-        self.rows(INDEXES_SCHEMA)
-        self.rows("DELETE FROM indexes")
-        if index is not None:
-            self.rows(
-                "INSERT INTO indexes VALUES (?, ?, ?, ?)",
-                (
-                    index.name,
-                    json.dumps(index.segments),
-                    json.dumps(index.files),
-                    json.dumps(index.report),
-                ),
-            )
-
     def add_documents(self, segment: str, rows: Iterable[dict[str, Any]], version: int) -> None:
         """Rows with the columns of a token store's documents, and `number`, `first_chunk`, `num_chunks`."""
         self._change(
@@ -287,6 +235,15 @@ class Ledger(SqliteFile):
         with self.at(version):
             found = self.rows(
                 f"SELECT number FROM documents WHERE added > ? AND {IS_THERE}", (earlier, version, version)
+            )
+        return [number for (number,) in found]
+
+    def deleted_since(self, earlier: int, version: int) -> list[int]:
+        """Numbers of documents that an earlier version had and this one has not."""
+        with self.at(version):
+            found = self.rows(
+                "SELECT number FROM documents WHERE added <= ? AND deleted > ? AND deleted <= ?",
+                (earlier, earlier, version),
             )
         return [number for (number,) in found]
 

@@ -69,13 +69,15 @@ def outgrows_a_segment(config: DatastoreConfig, num_chunks: int) -> bool:
     return joins(config) and num_chunks > config.segment_chunks
 
 
-def next_merge(states: Sequence[SegmentState], config: DatastoreConfig) -> Merge | None:
-    """What is worthwhile now, or nothing."""
+def next_merge(
+    states: Sequence[SegmentState], config: DatastoreConfig, is_elsewhere: bool = False
+) -> Merge | None:
+    """What is worthwhile now, or nothing. Where an engine finds the keys, nothing is indexed here."""
     if not merges_by_itself(config):
         return None
     waiting = [number for number, state in enumerate(states) if state.is_waiting]
     num_waiting = sum(states[number].num_keys for number in waiting)
-    if joins(config) and num_waiting >= max(config.exact_below, 1):
+    if joins(config) and not is_elsewhere and num_waiting >= max(config.exact_below, 1):
         total = sum(state.num_chunks for state in states)
         if not outgrows_a_segment(config, total):
             return Merge((tuple(range(len(states))),), is_indexed=True)

@@ -17,18 +17,23 @@ from retro.config import DatastoreConfig
 from retro.config.as_json import from_dict
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ArtifactError, ConfigError
+from retro.retrieval.datastore.elsewhere import EngineSnapshot
+from retro.retrieval.datastore.index_table import IndexRow
 from retro.retrieval.datastore.joint import INDEXES, JointIndex
-from retro.retrieval.datastore.ledger import FILE, CompactedError, IndexRow, Ledger
+from retro.retrieval.datastore.ledger import FILE, CompactedError, Ledger
 from retro.retrieval.datastore.segment import Segment
 from retro.retrieval.datastore.snapshot import Snapshot
 from retro.retrieval.datastore.together import Together
 from retro.retrieval.embedder import Embedder, open_embedder
+from retro.retrieval.engines import Engine, EngineSetting, open_engine
 from retro.retrieval.index import Entries
 from retro.retrieval.queries import make_queries
 from retro.retrieval.search import Neighbour, Place, Search, Version
 from retro.stages.hints import with_paths
 
 SEGMENTS, TOKENIZER = "segments", "tokenizer"
+ENGINE = "engine"
+"""The fact that names the search engine, if there is one."""
 FORMAT = 1
 MANY = 64
 """Queries of a large search."""
@@ -68,6 +73,7 @@ class DatastoreReader:
         self._loading = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._opening = threading.Lock()
+        self._engine: tuple[tuple[str, str], Engine] | None = None
         self._together = Together(self._search_all)
         self.snapshot()
 
@@ -114,9 +120,9 @@ class DatastoreReader:
         # One thread opens what is new and the others wait for it, rather than each opening it for itself.
         with self._opening:
             while True:
-                version, deleted, index = self._newest()
+                version, deleted, index, setting = self._newest()
                 try:
-                    self._snapshot = self._opened(version, deleted, index)
+                    self._snapshot = self._opened(version, deleted, index, setting)
                     return self._snapshot
                 except (FileNotFoundError, ArtifactError) as error:
                     # A compaction may have removed a segment meanwhile; the ledger names what took its place.
@@ -127,28 +133,58 @@ class DatastoreReader:
                             f"run: {with_paths('retro build WORK', self.path)}"
                         ) from None
 
-    def _newest(self) -> tuple[Version, dict[str, list[int]], IndexRow | None]:
-        """The newest version, the deleted documents of each of its segments by name, and its joint index."""
+    def refresh(self) -> None:
+        """Open the newest version again: what finds its keys has changed."""
+        with self._opening:
+            self._snapshot = None
+
+    def _newest(self) -> tuple[Version, dict[str, list[int]], IndexRow | None, EngineSetting | None]:
+        """The newest version, the deleted documents of each of its segments, and what finds its keys."""
         with self.ledger.transaction(write=False):
             # Within one transaction, so that version, segments and deletions belong together.
             names = [row.name for row in self.ledger.segments()]
             deleted = {name: self.ledger.deleted(name) for name in names}
             index = next(iter(self.ledger.indexes()), None)
-            return self.ledger.version(), deleted, index
+            return self.ledger.version(), deleted, index, self.engine_setting()
 
-    def _opened(self, version: Version, deleted: dict[str, list[int]], index: IndexRow | None) -> Snapshot:
+    def engine_setting(self) -> EngineSetting | None:
+        """The search engine that finds the keys, in place of this machine's own indexes."""
+        fact = self.ledger.fact(ENGINE)
+        return None if fact is None else from_dict(EngineSetting, fact, f"{self.path / FILE}: {ENGINE}")
+
+    def engine(self, setting: EngineSetting) -> Engine:
+        """The engine, connected when it is first asked."""
+        place = (setting.address, setting.collection)
+        if self._engine is None or self._engine[0] != place:
+            self._engine = place, open_engine(*place)
+        return self._engine[1]
+
+    def _opened(
+        self,
+        version: Version,
+        deleted: dict[str, list[int]],
+        index: IndexRow | None,
+        setting: EngineSetting | None,
+    ) -> Snapshot:
         """A snapshot of the named segments; those that are open already are kept."""
         before = self._snapshot
         if before is not None and before.version == version:
             return before
         known = {segment.name: segment for segment in before.segments} if before is not None else {}
         joined = index.segments if index is not None else ()
-        segments = {name: known.get(name) or self.open_segment(name, name in joined) for name in deleted}
+        segments = {
+            name: known.get(name) or self.open_segment(name, name in joined or setting is not None)
+            for name in deleted
+        }
         joint = self._open_joint(index, segments) if index is not None else None
         numbers = list(deleted.values())
-        return Snapshot(
-            version, list(segments.values()), numbers, self.chunk_len, self.tokenizer.pad_id, joint
-        )
+        parts = version, list(segments.values()), numbers, self.chunk_len, self.tokenizer.pad_id, joint
+        if setting is not None:
+            return EngineSnapshot(self.engine(setting), setting, self.ledger, self.config.exact_below, *parts)
+        snapshot = Snapshot(*parts)
+        # Opened now: what is damaged is told at once, and no search has to wait for it.
+        assert snapshot.indexed is not None
+        return snapshot
 
     def open_segment(self, name: str, is_joined: bool = False) -> Segment:
         folder = self.path / SEGMENTS / name
@@ -275,3 +311,5 @@ class DatastoreReader:
 
     def close(self) -> None:
         self.ledger.close()
+        if self._engine is not None:
+            self._engine[1].close()

@@ -8,9 +8,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from retro.retrieval.datastore.index_table import IndexRow
 from retro.retrieval.datastore.joint import INDEXES, write_joint
-from retro.retrieval.datastore.ledger import COMPACT, MERGE, NEWEST, IndexRow, Ledger
-from retro.retrieval.datastore.merging import MIN_JOINED, Merge, SegmentState, outgrows_a_segment
+from retro.retrieval.datastore.ledger import COMPACT, MERGE, NEWEST, Ledger
+from retro.retrieval.datastore.merging import (
+    MIN_JOINED,
+    Merge,
+    SegmentState,
+    merges_by_itself,
+    outgrows_a_segment,
+)
 from retro.retrieval.datastore.reader import SEGMENTS, DatastoreReader
 from retro.retrieval.datastore.segment import Segment
 from retro.retrieval.datastore.segment_writer import EXACT, Numbering, Piece, Written, copy_segment
@@ -78,11 +85,14 @@ class Rewriting:
             stale = []
         joins = outgrows_a_segment(self.config, self.snapshot.num_chunks())
         joins = joins and len(self.snapshot) >= max(self.config.exact_below, MIN_JOINED)
+        is_elsewhere = self.datastore.engine_setting() is not None
+        joins = joins and not is_elsewhere
         has_unjoined = joins and any(not state.is_joined for state in self.states(self.snapshot))
         # A merge drops the documents that were deleted, but not their rows of the ledger.
         if not stale and not has_unjoined and not self.ledger.num_deleted():
             return self.snapshot.version.number
-        return self._write([stale], joins, is_linear=joins, action=COMPACT)
+        is_linear = joins or (is_elsewhere and merges_by_itself(self.config))
+        return self._write([stale], joins, is_linear, action=COMPACT)
 
     def _write(self, groups: list[Stale], joins: bool, is_linear: bool, action: str) -> int:
         """Write each group into new segments, index all anew if it is to be joined, and commit."""

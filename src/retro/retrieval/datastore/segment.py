@@ -4,6 +4,7 @@ A segment never changes once it is committed. Documents are deleted by a mark in
 another segment; compacting writes new ones and removes the old.
 """
 
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,11 @@ class Segment:
                 f"{path} holds {len(self.keys)} keys for {len(rows)} chunks; expected as many; "
                 f"run: retro db verify {quoted(path.parent.parent)}"
             )
+
+    @cached_property
+    def num_keys(self) -> np.ndarray:
+        """How many chunks of each document have a key."""
+        return np.bincount(self.places, minlength=len(self.documents))
 
     @property
     def index(self) -> Index:

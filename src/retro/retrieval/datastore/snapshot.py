@@ -53,8 +53,6 @@ class Snapshot:
             for segment, gone in zip(segments, deleted, strict=True)
         ]
         """For each segment, which of its documents are there."""
-        self.indexed = self._indexed()
-        """What is searched: each index with the segments whose keys it finds."""
         # All documents of all segments in the order of their first chunks, so that one binary search finds
         # the document of any chunk.
         sizes = [len(segment.documents) for segment in segments]
@@ -69,7 +67,9 @@ class Snapshot:
         """Every segment, and which of its documents are there."""
         return zip(self.segments, self.live, strict=True)
 
-    def _indexed(self) -> list[Part]:
+    @cached_property
+    def indexed(self) -> list[Part]:
+        """What is searched: each index with the segments whose keys it finds."""
         live = {segment.name: live for segment, live in self._parts()}
         joined = self.joint.segments if self.joint is not None else ()
         names = {segment.name for segment in joined}
@@ -95,7 +95,24 @@ class Snapshot:
     @cached_property
     def _size(self) -> int:
         # Counted once, as every search asks for it and a version never changes.
-        return sum(len(part) if part.allowed is None else part.allowed.count for part in self.indexed)
+        # Few documents are deleted, so most segments need not be looked through.
+        return sum(
+            len(segment.chunks) if live.all() else int(segment.num_keys[live].sum())
+            for segment, live in self._parts()
+        )
+
+    @property
+    def width(self) -> int:
+        """How many numbers a key has; 0 if there is none."""
+        return max((segment.keys.shape[1] for segment in self.segments), default=0)
+
+    def num_keys_of(self, documents: Sequence[int]) -> int:
+        """How many chunks of these documents can be found."""
+        if not len(documents):
+            return 0
+        masks = (live & np.isin(segment.documents["number"], documents) for segment, live in self._parts())
+        pairs = zip(self.segments, masks, strict=True)
+        return sum(int(segment.num_keys[mask].sum()) for segment, mask in pairs)
 
     @property
     def num_documents(self) -> int:
@@ -204,7 +221,7 @@ class Snapshot:
 
     def keys(self, chunks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         segment_of = self.locate(chunks).segment
-        width = self.segments[0].keys.shape[1] if self.segments else 0
+        width = self.width
         found = np.zeros(len(chunks), dtype=bool)
         keys = np.zeros((len(chunks), width), dtype=np.float16)
         for number, segment in enumerate(self.segments):

@@ -7,8 +7,9 @@ import numpy as np
 
 from retro.errors import ArtifactError, ConfigError
 from retro.retrieval.datastore.datastore import Datastore
+from retro.retrieval.datastore.index_table import IndexRow
 from retro.retrieval.datastore.joint import INDEXES
-from retro.retrieval.datastore.ledger import CompactedError, IndexRow, SegmentRow
+from retro.retrieval.datastore.ledger import CompactedError, SegmentRow
 from retro.retrieval.datastore.reader import SEGMENTS
 from retro.retrieval.datastore.snapshot import Snapshot
 from retro.stages.files import file_checksum

@@ -8,6 +8,7 @@ is still to be rewritten after a compaction.
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -18,16 +19,18 @@ from retro.corpus.documents import Document
 from retro.corpus.tokens import TokenStore
 from retro.errors import DataError
 from retro.retrieval.datastore.difference import Difference, Synced
+from retro.retrieval.datastore.filling import bring_up_to_date, tuned
 from retro.retrieval.datastore.joint import INDEXES
 from retro.retrieval.datastore.ledger import NEWEST
 from retro.retrieval.datastore.merging import next_merge, outgrows_a_segment
-from retro.retrieval.datastore.reader import SEGMENTS, DatastoreReader
+from retro.retrieval.datastore.reader import ENGINE, SEGMENTS, DatastoreReader
 from retro.retrieval.datastore.rewriting import NUMBERING, UNSWEPT, Rewriting
 from retro.retrieval.datastore.segment_writer import EmbedShards, Numbering, Piece, Written, write_segment
+from retro.retrieval.engines import LOCAL, EngineError, EngineSetting
 from retro.stages.executor import Executor, LocalExecutor
 from retro.stages.files import locked
 from retro.stages.hints import quoted
-from retro.stages.progress import Progress, no_progress
+from retro.stages.progress import Progress, at_step, no_progress
 
 
 class Writer:
@@ -63,6 +66,7 @@ class Writer:
     def add(self, documents: Iterable[Document], progress: Progress = no_progress) -> int:
         """Add documents as one version, in segments of bounded size, and merge what is worthwhile."""
         version = self.add_pieces(self._pieces(documents), "add", progress)
+        self.follow(progress)
         self.merge(progress)
         return version
 
@@ -127,6 +131,7 @@ class Writer:
         if not written and not gone:
             return difference.synced(self.ledger.version().number, missing)
         version = self._commit("sync", written, numbering, gone)
+        self.follow(progress)
         self.merge(progress)
         return difference.synced(version, missing)
 
@@ -169,11 +174,52 @@ class Writer:
             rows = self.ledger.documents(numbers, NEWEST)
             version = self.ledger.commit("delete", (rows[number]["id"] for number in numbers), len(numbers))
             self.ledger.mark_deleted(numbers, version.number)
+        self.follow()
         return len(numbers)
+
+    def follow(self, progress: Progress = no_progress) -> None:
+        """Bring the search engine to the newest version, if there is one."""
+        setting = self.datastore.engine_setting()
+        if setting is None:
+            return
+        snapshot = self.datastore.snapshot()
+        engine = self.datastore.engine(setting)
+        try:
+            step = at_step(progress, "filling the engine")
+            if bring_up_to_date(engine, setting, self.ledger, snapshot, step):
+                self._set_engine(tuned(engine, setting, snapshot, self.config.target_recall))
+        except EngineError as error:
+            raise EngineError(
+                f"version {snapshot.version.number} is committed, but {error}; then "
+                f"run: retro db engine {quoted(self.datastore.path)}"
+            ) from None
+
+    def use_engine(self, address: str, collection: str = "", progress: Progress = no_progress) -> None:
+        """Fill an engine, measure what it finds, and have searches use it from then on; or none (`local`)."""
+        if address == LOCAL:
+            self._set_engine(None)
+            self.merge(progress)
+            return
+        snapshot = self.datastore.snapshot()
+        if not len(snapshot):
+            raise DataError(
+                f"{self.datastore.path} holds no chunk with text; expected some to fill an engine with"
+            )
+        collection = collection or f"retro_{self.ledger.versions()[0].lineage}"
+        setting = EngineSetting(address=address, collection=collection)
+        engine = self.datastore.engine(setting)
+        bring_up_to_date(engine, setting, self.ledger, snapshot, progress)
+        self._set_engine(tuned(engine, setting, snapshot, self.config.target_recall))
+
+    def _set_engine(self, setting: EngineSetting | None) -> None:
+        with self.ledger.transaction():
+            self.ledger.set_fact(ENGINE, None if setting is None else asdict(setting))
+        self.datastore.refresh()
 
     def merge(self, progress: Progress = no_progress) -> int:
         """Merge what is worthwhile (`merging.py`), each step as a version; the newest version."""
-        while merge := next_merge(Rewriting.states(self.datastore.snapshot()), self.config):
+        is_elsewhere = self.datastore.engine_setting() is not None
+        while merge := next_merge(Rewriting.states(self.datastore.snapshot()), self.config, is_elsewhere):
             self._rewriting(progress).merge(merge)
             # Keys that cannot be indexed together, as by too many lists, would be tried for ever.
             if merge.joins and self.datastore.snapshot().joint is None:

@@ -27,6 +27,8 @@ CANDIDATES = (20, 50, 100, 200, 400, 800)
 """How many are ranked again for every ten that are wanted."""
 OVERHEAD, RANKING = 40, 40
 """What visiting a list, and what ranking a candidate from its key, costs, in comparisons of codes."""
+MAX_LISTS = 4096
+"""The most lists that tuning has a search visit: where even they do not suffice, it is told, not paid for."""
 WIDER = 8
 """How many times as many lists are visited where the first have too few rows."""
 
@@ -130,7 +132,7 @@ class CompressedIndex(DenseIndex):
         powers = [2**power for power in range(self.num_lists.bit_length())]
         # Half steps between the powers of two: doubling the lists doubles the time.
         between = [3 * power // 2 for power in powers[1:]]
-        return sorted(number for number in {*powers, *between} if number <= self.num_lists)
+        return sorted(number for number in {*powers, *between} if number <= min(self.num_lists, MAX_LISTS))
 
     def settings(self) -> list[dict[str, int]]:
         pairs = [
