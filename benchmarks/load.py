@@ -126,7 +126,7 @@ def make_work(folder: Path, vocab_size: int = 2048) -> Workspace:
     model = Retro(config).eval()
     run = work.path / "runs" / "retro"
     run.mkdir(parents=True)
-    write_run(model, run, dict(model.state_dict()), {}, Origin(tokenizer=work.tokenizer_path))
+    write_run(model, run, {}, Origin(tokenizer=work.tokenizer_path))
     return work
 
 

@@ -28,6 +28,8 @@ class Machine:
 
     name: str
     address: str
+    cable: str
+    """Its only network interface beside the loopback."""
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, command: Sequence[str], mounts: str = "", **environment: str) -> subprocess.Popen[str]:
@@ -84,17 +86,19 @@ def two_machines() -> Iterator[tuple[Machine, Machine]]:
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("namespaces are made by root with iproute2; run: apt-get install iproute2")
     number = os.getpid() % 200
-    first, second = (Machine(f"retro-{os.getpid()}-{end}", f"10.203.{number}.{end}") for end in (1, 2))
-    cables = [f"retro{number}c{end}" for end in (1, 2)]
+    first, second = (
+        Machine(f"retro-{os.getpid()}-{end}", f"10.203.{number}.{end}", f"retro{number}c{end}")
+        for end in (1, 2)
+    )
     try:
         for machine in (first, second):
             _ip("netns", "add", machine.name)
-        _ip("link", "add", cables[0], "type", "veth", "peer", "name", cables[1])
-        for machine, cable in zip((first, second), cables, strict=True):
-            _ip("link", "set", cable, "netns", machine.name)
-            _ip("-n", machine.name, "addr", "add", f"{machine.address}/24", "dev", cable)
+        _ip("link", "add", first.cable, "type", "veth", "peer", "name", second.cable)
+        for machine in (first, second):
+            _ip("link", "set", machine.cable, "netns", machine.name)
+            _ip("-n", machine.name, "addr", "add", f"{machine.address}/24", "dev", machine.cable)
             _ip("-n", machine.name, "link", "set", "lo", "up")
-            _ip("-n", machine.name, "link", "set", cable, "up")
+            _ip("-n", machine.name, "link", "set", machine.cable, "up")
         yield first, second
     finally:
         for machine in (first, second):

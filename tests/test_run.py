@@ -39,7 +39,7 @@ def folder(tmp_path: Path, tokenizer: Path) -> Path:
         data={"letters": {"documents": 3, "tokens": 1000, "bytes": 4000}},
     )
     counts = {"steps": 7, "parameters": 10, "trained": 10, "validation": {"valid_on": 3.25}}
-    write_run(model, tmp_path / "mine", model.state_dict(), counts, origin)
+    write_run(model, tmp_path / "mine", counts, origin)
     return tmp_path / "mine"
 
 

@@ -212,9 +212,16 @@ def load(path: str | Path) -> TrainableModel:
 
 
 def write_run(
-    model: TrainableModel, folder: Path, tensors: dict[str, Tensor], counts: dict[str, Any], origin: Origin
+    model: TrainableModel,
+    folder: Path,
+    counts: dict[str, Any],
+    origin: Origin,
+    whole: Callable[[Tensor], Tensor] = Tensor.detach,
 ) -> None:
-    """Write a run into a folder: tokenizer, weights and record, card."""
+    """Write a run into a folder: tokenizer, weights and record, card.
+
+    `whole` gathers a tensor of which this process has only a shard.
+    """
     facts: dict[str, Any] = {
         "retro": retro.__version__,
         "trained_on": origin.trained_on,
@@ -227,5 +234,5 @@ def write_run(
     if origin.tokenizer is not None:
         # A resumed stage may hold the copy already.
         shutil.copytree(origin.tokenizer, folder / TOKENIZER, dirs_exist_ok=True)
-    write_model(model, folder, tensors, **facts)
+    write_model(model, folder, whole, **facts)
     write_card(folder)

@@ -8,6 +8,7 @@ import pytest
 
 from retro.config import CorpusConfig
 from retro.corpus import gathering, reading
+from retro.corpus.documents import Document
 from retro.corpus.folder import CorpusFolder
 from retro.corpus.ingest import ingest, look, mend
 from retro.corpus.readers import FieldMap, Problems
@@ -187,3 +188,18 @@ def test_a_tree_without_text_is_refused_after_its_last_unit(
     for named in ([str(bare)], [sources[2], str(bare)]):
         with pytest.raises(DataError, match="bare is a source tree without a text file"):
             ingest(CorpusFolder(tmp_path / "work"), named, CONFIG, strict=False, executor=LocalExecutor(1))
+
+
+def test_what_was_found_is_told_unit_by_unit(sources: list[str]) -> None:
+    stream = Stream(iter([Document(f"{number}", "some words", "given") for number in range(3)]), Problems())
+    (lines,) = plan_reading([sources[0], sources[2]], None, Problems())[-1:]
+    told: list[tuple[int, int, int]] = []
+    found = gathering.gather(
+        [stream, lines],
+        gathering.Sifting(CONFIG, False, 1_000),
+        LocalExecutor(1),
+        None,
+        lambda *numbers: told.append(numbers),
+    )
+    assert [unit.num_items for unit in found] == [3, 40]
+    assert told[-1][0] == 43

@@ -4,18 +4,22 @@ work together."""
 import dataclasses
 import multiprocessing
 import os
+import socket
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from retro.config import RetrievalConfig, TrainingConfig
 from retro.corpus.mixture import Mixture
 from retro.fitting.baseline import retrofit
 from retro.model.retro import Retro
+from retro.model.weights import save_tensors
 from retro.stages.progress import Progress, no_progress
 from retro.training.batches import Batch
+from retro.training.distributed import built_apart, join
 from retro.training.loop import train
 from retro.training.metrics import METRICS, read_metrics
 from tests.model.models import VOCAB, random_inputs, small_config
@@ -78,6 +82,47 @@ def start(
     return model
 
 
+def start_apart(path: Path, fits: bool = False, **changes: Any) -> None:
+    """The same with a model that only the first process builds with memory."""
+    is_first = os.environ.get("RANK", "0") == "0"
+    with built_apart():
+        torch.manual_seed(1 if fits else 0)
+        if fits:
+            baseline = Retro(small_config().baseline())
+            model = retrofit(baseline, RetrievalConfig(encoder=small_config().retrieval.encoder))
+        else:
+            model = Retro(small_config())
+    assert all(parameter.is_meta != is_first for parameter in model.parameters())
+    start(path, model, **changes)
+
+
+def send_there_and_back(path: Path) -> None:
+    """Shard a model whose parameters have 1 to 5 rows, and gather it again; what came back is saved."""
+    with built_apart():
+        torch.manual_seed(0)
+        model = Rows()
+    with join() as world:
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        world.shard(model, model)  # type: ignore[arg-type]
+        assert not any(parameter.is_meta for parameter in model.parameters())
+        after = {name: world.gather(tensor) for name, tensor in model.state_dict().items()}
+    if world.leads:
+        save_tensors({f"before.{name}": tensor for name, tensor in before.items()}, path / "before")
+        save_tensors({f"before.{name}": tensor for name, tensor in after.items()}, path / "after")
+
+
+class Rows(nn.Module):
+    """Parameters of 1 to 5 rows in two operators, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(3, rows) for rows in range(1, 6))
+        self.register_buffer("mean", torch.randn(4))
+
+    def operators(self) -> list[nn.Module]:
+        return list(self.parts[:3])
+
+
 def start_fit(path: Path, **changes: Any) -> Retro:
     torch.manual_seed(1)
     return start(
@@ -95,6 +140,23 @@ def losses(path: Path) -> list[tuple[int, str, float]]:
         for key in ("loss", "grad_norm", "valid_on", "valid_off")
         if key in row
     ]
+
+
+def several_processes(
+    path: Path, function: Any = start, finish: bool = True, number: int = 2, **changes: Any
+) -> None:
+    """Run in processes that find each other as torchrun's would; `finish` unless one of them is to fail."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(number)}
+    processes = [
+        spawn(function, path, environment={**meeting, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"}, **changes)
+        for rank in range(number)
+    ]
+    for process in processes:
+        process.join()
+    assert [process.exitcode == 0 for process in processes] == [finish] * number
 
 
 def _child(

@@ -2,7 +2,6 @@
 
 import os
 import random
-import socket
 import time
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from retro.training.distributed import World
 from retro.training.metrics import METRICS, read_metrics
 from retro.training.objective import make_optimizer
 from tests.model.models import small_model
-from tests.training.runs import CONFIG, losses, spawn, start, start_fit
+from tests.training.runs import CONFIG, losses, several_processes, spawn, start, start_fit
 
 
 def kill_after(path: Path, num_rows: int, seconds: float, **changes: object) -> None:
@@ -50,21 +49,6 @@ def test_a_run_killed_again_and_again_has_the_same_losses(tmp_path: Path) -> Non
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
 
 
-def two_processes(path: Path, function: object = start, finish: bool = True, **changes: object) -> None:
-    """Run in two processes that find each other as torchrun's would; `finish` unless one of them is to
-    fail."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
-    processes = [
-        spawn(function, path, environment={**meeting, "RANK": rank, "LOCAL_RANK": rank}, **changes)
-        for rank in ("0", "1")
-    ]
-    for process in processes:
-        process.join()
-    assert [process.exitcode == 0 for process in processes] == [finish, finish]
-
-
 def assert_close(found: Path, expected: Path) -> None:
     assert [row[:2] for row in losses(found)] == [row[:2] for row in losses(expected)]
     assert [row[2] for row in losses(found)] == pytest.approx([row[2] for row in losses(expected)], abs=1e-5)
@@ -72,7 +56,7 @@ def assert_close(found: Path, expected: Path) -> None:
 
 def test_two_processes_have_the_losses_of_one(tmp_path: Path) -> None:
     start(tmp_path / "one")
-    two_processes(tmp_path / "two", accumulate=2)
+    several_processes(tmp_path / "two", accumulate=2)
     assert_close(tmp_path / "two", tmp_path / "one")
     tokens = torch.arange(1, 12)[None]
     torch.testing.assert_close(
@@ -91,7 +75,7 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path) -> None:
 def test_two_processes_train_a_pointer_like_one(tmp_path: Path) -> None:
     settings = {"model_changes": {"pointer": True}, "activation_checkpointing": True}
     start(tmp_path / "one", **settings)
-    two_processes(tmp_path / "two", accumulate=2, **settings)
+    several_processes(tmp_path / "two", accumulate=2, **settings)
     assert_close(tmp_path / "two", tmp_path / "one")
 
 
@@ -123,7 +107,7 @@ def test_two_processes_go_on_where_one_stopped_and_the_other_way_round(tmp_path:
     start(tmp_path / "one", activation_checkpointing=True)
     with pytest.raises(StopRunError):
         start(tmp_path / "changing", told=stop_at(5), activation_checkpointing=True)
-    two_processes(tmp_path / "changing", start_and_stop, finish=False, activation_checkpointing=True)
+    several_processes(tmp_path / "changing", start_and_stop, finish=False, activation_checkpointing=True)
     assert len(list(tmp_path.glob("changing.partial/scratch/checkpoints/step-000000006/*.safetensors"))) == 2
     start(tmp_path / "changing", activation_checkpointing=True)
     assert_close(tmp_path / "changing", tmp_path / "one")
@@ -135,7 +119,7 @@ def start_and_stop(path: Path, **changes: object) -> None:
 
 def test_two_processes_fit_like_one(tmp_path: Path) -> None:
     start_fit(tmp_path / "one")
-    two_processes(tmp_path / "two", start_fit)
+    several_processes(tmp_path / "two", start_fit)
     assert_close(tmp_path / "two", tmp_path / "one")
 
 

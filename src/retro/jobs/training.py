@@ -44,6 +44,7 @@ from retro.stages.stage import (
 )
 from retro.training.batches import PackedBatches
 from retro.training.checkpoints import read_checkpoint
+from retro.training.distributed import built_apart
 from retro.training.loop import Sampling, train
 from retro.training.omission import Omission
 from retro.workspace import Workspace, open_run
@@ -74,7 +75,9 @@ def train_run(
     )
     # The weights are drawn below, and must not depend on what ran before in this process.
     torch.manual_seed(config.seed)
-    return _train(work, path, make_model(model_config), config, {}, progress)
+    with built_apart():
+        model = make_model(model_config)
+    return _train(work, path, model, config, {}, progress)
 
 
 def extend_run(work: Workspace, name: str, num_steps: int, progress: Progress = no_progress) -> Artifact:
@@ -85,7 +88,9 @@ def extend_run(work: Workspace, name: str, num_steps: int, progress: Progress = 
     until the longer one is finished, and then becomes that one.
     """
     longer = extended(work, name, num_steps)
-    return _train(work, work.run_path(name), work.run(name).run.load(), longer, {}, progress, extend=True)
+    with built_apart():
+        model = work.run(name).run.load()
+    return _train(work, work.run_path(name), model, longer, {}, progress, extend=True)
 
 
 def extended(work: Workspace, name: str, num_steps: int) -> TrainingConfig:
@@ -127,14 +132,16 @@ def fit_run(
     """RETROfit a baseline: a run of this workspace, or a run's folder. Its
     weights do not change."""
     path = work.run_path(name)
-    model, run = base_of(work, baseline)
+    with built_apart():
+        model, run = base_of(work, baseline)
     if model.facts.retrieves:
         raise ConfigError(
             f"{run.path} has cross-attention already; expected a baseline; "
             f"run: retro train {quoted(work.path)} --baseline"
         )
     torch.manual_seed(config.seed)  # for the new weights alone
-    fitted = retrofit(model, retrieval)
+    with built_apart():
+        fitted = retrofit(model, retrieval)
     return _train(work, path, fitted, config, {"baseline": file_checksum(run.path / WEIGHTS)}, progress)
 
 

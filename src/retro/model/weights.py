@@ -1,18 +1,20 @@
 """A model on disk: `run.json` says what it is, and safetensors hold its weights. No pickle."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from torch import Tensor
 
 from retro.errors import ArtifactError
 from retro.model.protocol import TrainableModel
-from retro.stages.files import atomic_path, write_json
+from retro.model.safetensors_file import write_safetensors
+from retro.stages.files import write_json
 from retro.stages.hints import with_paths
 
 RECORD = "run.json"
@@ -24,17 +26,15 @@ FORMAT = 1
 
 
 def write_model(
-    model: TrainableModel, folder: Path, tensors: dict[str, torch.Tensor] | None = None, **facts: Any
+    model: TrainableModel, folder: Path, whole: Callable[[Tensor], Tensor] = Tensor.detach, **facts: Any
 ) -> None:
     """Write weights and record; each file is either whole or absent.
 
-    `tensors` are the whole weights if the model itself holds only shards.
+    `whole` gathers a tensor of which this process has only a shard, when its turn comes to be written.
     `facts` go into the record unchanged.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = model.state_dict() if tensors is None else tensors
-    # safetensors refuses views that are not contiguous.
-    save_tensors({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS)
+    write_safetensors(model.state_dict(), folder / WEIGHTS, whole)
     write_json(folder / HUB_CONFIG, hub_config(model))
     # The record comes last: a folder that has one has its weights.
     write_json(folder / RECORD, {"format": FORMAT, "kind": model.kind, "model": model.settings(), **facts})
@@ -95,7 +95,12 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def restore(model: torch.nn.Module, folder: Path) -> None:
-    """Read weights into a model of the same shape."""
+    """Read weights into a model of the same shape.
+
+    One without memory, as processes of a training build theirs, stays so: process 0 reads for all.
+    """
+    if any(parameter.is_meta for parameter in model.parameters()):
+        return
     tensors = load_tensors(folder / WEIGHTS)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
@@ -111,10 +116,9 @@ def restore(model: torch.nn.Module, folder: Path) -> None:
     model.load_state_dict(tensors)
 
 
-def save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     """Write tensors as safetensors, atomically."""
-    with atomic_path(path) as temporary:
-        save_file(tensors, temporary)
+    write_safetensors(tensors, path)
 
 
 def count_tensors(folder: Path) -> int:
@@ -123,7 +127,7 @@ def count_tensors(folder: Path) -> int:
         return len(file.keys())
 
 
-def load_tensors(path: Path) -> dict[str, torch.Tensor]:
+def load_tensors(path: Path) -> dict[str, Tensor]:
     with _reading(path):
         return load_file(path)
 

@@ -6,7 +6,7 @@ sharded over all processes (FSDP2, ZeRO in the paper).
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -61,15 +61,32 @@ class World:
             distributed.barrier()
 
     def shard(self, module: nn.Module, model: TrainableModel) -> None:
-        """Shard the parameters of each operator, and of the rest of the module,
-        over all processes."""
-        if self.size > 1:
-            from torch.distributed.fsdp import fully_shard
+        """Bring the module to this process's device; of several processes each gets its shards.
 
-            for part in (*model.operators(), module):
-                # Resharded after the forward pass, so that between two steps every
-                # parameter is a shard.
-                fully_shard(part, reshard_after_forward=True)
+        The parameters of each operator, and of the rest of the module, are sharded together. The values are
+        those of process 0: the others may have built the model without memory.
+        """
+        if self.size == 1:
+            module.to(self.device)
+            return
+        from torch.distributed.fsdp import fully_shard
+
+        # What is not in the state, such as the tables of a Hugging Face base, could not be sent.
+        is_sent = {name for name, _ in model.named_buffers()} <= model.state_dict().keys()
+        values = dict(model.state_dict()) if self.leads and is_sent else {}
+        module.to("meta" if is_sent else self.device)
+        for part in (*model.operators(), module):
+            # Resharded after the forward pass, so that between two steps every parameter is a shard.
+            fully_shard(part, reshard_after_forward=True)
+        if is_sent:
+            module.to_empty(device=self.device)
+            for name, tensor in model.state_dict().items():
+                # Taken out, so that process 0 holds less and less of the whole.
+                scatter(values.pop(name, None), tensor.detach())
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """The whole of a tensor, on process 0 alone; every process must call this."""
+        return gather(tensor.detach())
 
     def run_stage(
         self,
@@ -118,8 +135,60 @@ def join() -> Iterator[World]:
         distributed.destroy_process_group()
 
 
+@contextmanager
+def built_apart() -> Iterator[None]:
+    """Build a model within: on process 0 as ever, on the others without memory, as `World.shard` fills it."""
+    is_first = int(os.environ.get("WORLD_SIZE", "1")) == 1 or int(os.environ.get("RANK", "0")) == 0
+    with nullcontext() if is_first else torch.device("meta"):
+        yield
+
+
 def whole(tensor: Tensor) -> Tensor:
-    """The whole tensor, gathered if it is sharded; then every process must call this."""
+    """The whole tensor, gathered if it is sharded; then every process must call this, and gets it."""
     from torch.distributed.tensor import DTensor
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+@torch.no_grad()
+def scatter(value: Tensor | None, target: Tensor) -> None:
+    """Fill a tensor, sharded or not, on all processes with the value that process 0 has."""
+    local, num_rows = _local_rows(target)
+    if num_rows is None:
+        if value is not None:
+            local.copy_(value)
+        distributed.broadcast(local, src=0)
+        return
+    received = local.new_empty((num_rows, *local.shape[1:]))
+    parts = None
+    if value is not None:
+        # Shards are consecutive rows, all of one size but for the last ones, which are padded.
+        parts = [torch.zeros_like(received) for _ in range(distributed.get_world_size())]
+        for part, rows in zip(parts, value.split(num_rows), strict=False):
+            part[: len(rows)] = rows
+    distributed.scatter(received, parts, src=0)
+    local.copy_(received[: len(local)])
+
+
+@torch.no_grad()
+def gather(tensor: Tensor) -> Tensor:
+    """The whole of a tensor, sharded or not, on process 0; the others get what is theirs."""
+    local, num_rows = _local_rows(tensor)
+    if num_rows is None:
+        return local
+    sent = local.new_zeros((num_rows, *local.shape[1:]))
+    sent[: len(local)] = local
+    is_first = distributed.get_rank() == 0
+    parts = [torch.empty_like(sent) for _ in range(distributed.get_world_size())] if is_first else None
+    distributed.gather(sent, parts, dst=0)
+    return torch.cat(parts)[: len(tensor)] if parts is not None else local
+
+
+def _local_rows(tensor: Tensor) -> tuple[Tensor, int | None]:
+    """What this process has of a tensor, and how many rows a full shard has; none if it is not sharded."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    if not isinstance(tensor, DTensor):
+        return tensor, None
+    assert tensor.placements == (Shard(0),)
+    return tensor.to_local(), -(-tensor.shape[0] // distributed.get_world_size())

@@ -21,6 +21,7 @@ from retro.config.as_json import to_dict
 from retro.errors import ConfigError, DataError
 from retro.machine import best_device, keep_freed_memory, product_dtype
 from retro.model.protocol import LanguageModel, TrainableModel
+from retro.model.safetensors_file import file_order
 from retro.run import Origin, write_run
 from retro.stages.files import link_or_copy
 from retro.stages.hints import quoted
@@ -149,7 +150,7 @@ class Training:
                 f"sample_every is {config.sample_every} with {world.size} processes; "
                 "expected 0, as the model is sharded"
             )
-        self.model = model.to(world.device)
+        self.model = model
         self.batches = batches
         self.config = config
         self.stage = stage
@@ -328,13 +329,16 @@ class Training:
             self.metrics.add(done, tokens=self._tokens(done), **values)
 
     def _write_model(self) -> None:
-        """Gather the model from all shards, and write it as a run."""
+        """Write the model as a run; its tensors are gathered one after the other."""
         best = self.checkpoints.best() if self.config.final == "best" else None
         if best is not None:
             self.checkpoints.load(best, self.model, self.optimizer)
-        tensors = {name: whole(tensor.detach()).cpu() for name, tensor in self.model.state_dict().items()}
-        # All processes gather, but only the first, which has the metrics, writes.
         if not self.metrics:
+            # Only the first process, which has the metrics, writes; the others send it their shards, in the
+            # order of the file.
+            tensors = self.model.state_dict()
+            for name in file_order(tensors):
+                self.world.gather(tensors[name])
             return
         self.metrics.close()
         steps, mixture = self.config.num_steps, self.batches.mixture
@@ -352,7 +356,7 @@ class Training:
         self._keep_checkpoint()
         if mixture:
             self.stage.counts["mixture"] = mixture.observed(0, steps * self.config.batch_size)
-        write_run(self.model, self.stage.path, tensors, self.stage.counts, self.origin)
+        write_run(self.model, self.stage.path, self.stage.counts, self.origin, self.world.gather)
 
     def _keep_checkpoint(self) -> None:
         """Keep the last checkpoint, so that the run can be extended; it is moved out of it at the end."""
