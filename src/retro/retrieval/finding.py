@@ -160,6 +160,8 @@ class _Finding:
         done = 0
         parts = Parts(stage.scratch("blocks"), ARRAYS)
         search = BlockSearch(self.datastore, self.snapshot, self.k, self.added)
+        if not self.snapshot.is_sendable:
+            executor = LocalExecutor(1)  # a search engine does the work, wherever it is asked from
         executor.needs(None, *search.files.paths())
         run: Any = partial(executor.map, search)
         with FoundFiles(stage, self.table, self.k, highest_chunk(self.snapshot)) as files:

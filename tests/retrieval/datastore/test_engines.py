@@ -19,11 +19,12 @@ from retro.retrieval.datastore.info import describe
 from retro.retrieval.datastore.verify import verify
 from retro.retrieval.engines import EngineError, Holding
 from retro.retrieval.engines.milvus import MilvusEngine
+from retro.retrieval.finding import find_neighbours
 from retro.retrieval.index import Entries
-from retro.retrieval.neighbours import find_neighbours
 from retro.retrieval.retriever import Retriever
 from retro.retrieval.search import Search
 from tests.retrieval.datastores import build, corpus_of, held, make_documents
+from tests.sending import Sending
 
 WORDS = ("licence", "warranty", "software", "anyone", "share", "fitness")
 ENGINES: dict[str, Callable[[Path], str]] = {
@@ -144,6 +145,17 @@ def test_neighbours_and_retrievers_use_it(
     values, mask = Retriever(datastore).values([tokens], 2)
     assert mask.all()
     assert values[0, 0, :8].tolist() == tokens.tolist()
+
+
+def test_workers_leave_the_searching_to_an_engine(
+    built: Path, text_folder: Path, milvus: Datastore, tmp_path: Path
+) -> None:
+    sending = Sending()
+    store = corpus_of(built / "work", text_folder).store("train")
+    here = find_neighbours(store, milvus, tmp_path / "here")
+    there = find_neighbours(store, milvus, tmp_path / "there", executor=sending)
+    assert not sending.sent
+    np.testing.assert_array_equal(here.chunks, there.chunks)
 
 
 @pytest.mark.slow

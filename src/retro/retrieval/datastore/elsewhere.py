@@ -30,6 +30,8 @@ TOLERANCE = 0.05
 class EngineSnapshot(Snapshot):
     """The `Search` over an engine. Tokens and keys are read from the datastore's segments, as ever."""
 
+    is_sendable = False
+
     def __init__(
         self, engine: Engine, setting: EngineSetting, ledger: Ledger, max_behind: int, *arguments: Any
     ) -> None:

@@ -30,6 +30,9 @@ class Snapshot:
     Chunks of documents that were deleted by this version are not there, although their segments hold them.
     """
 
+    is_sendable = True
+    """Whether a worker that opens the same files searches as this one does."""
+
     def __init__(
         self,
         version: Version,
