@@ -95,6 +95,8 @@ def expect_same(ours: Datastore, theirs: Datastore, k: int = 5, recall: float = 
     assert all(len(mine) == len(others) > 0 for mine, others in pairs)
     truth = {(n.chunk, row): n.distance for row, (_, others) in enumerate(pairs) for n in others}
     for row, (mine, _) in enumerate(pairs):
+        assert not {n.document for n in mine} & {*filters.get("exclude", ())}
+        assert {n.source for n in mine} <= {*filters.get("sources", (n.source for n in mine))}
         assert len({n.chunk for n in mine}) == len(mine)
         assert [n.distance for n in mine] == sorted(n.distance for n in mine)
         # To the bit, although the engine rounds in another way.
