@@ -96,6 +96,8 @@ def expect_same(ours: Datastore, theirs: Datastore, k: int = 5, recall: float = 
     assert all(len(mine) == len(others) > 0 for mine, others in pairs)
     truth = {(n.chunk, row): n.distance for row, (_, others) in enumerate(pairs) for n in others}
     for row, (mine, _) in enumerate(pairs):
+        assert not {n.document for n in mine} & {*filters.get("exclude", ())}
+        assert {n.source for n in mine} <= {*filters.get("sources", (n.source for n in mine))}
         assert len({n.chunk for n in mine}) == len(mine)
         assert [n.distance for n in mine] == sorted(n.distance for n in mine)
         # To the bit, although the engine rounds in another way.
@@ -222,6 +224,44 @@ def test_an_engine_that_is_a_little_behind_misses_nothing(
     expect_same(milvus, plain, k=20)
     expect_same(milvus, plain, sources=["more"])
     assert held(milvus) == held(plain)
+
+
+def test_what_is_deleted_leaves_the_engine_as_well(milvus: Datastore) -> None:
+    setting = milvus.engine_setting()
+    assert setting is not None
+    engine = milvus.engine(setting)
+    chunks = milvus.snapshot().segments[0].chunks
+    gone = chunks[milvus.snapshot().segments[0].places == 3]
+    milvus.delete(ids=["03.txt"])
+    holding = engine.holding()
+    assert holding is not None
+    assert holding.lineage == milvus.snapshot().version.lineage
+    found = engine.search(np.zeros((1, 32), dtype=np.float32), len(chunks), 0)[1]
+    assert len(gone)
+    assert not np.isin(gone, found).any()
+    assert (found >= 0).sum() == len(chunks) - len(gone)
+
+
+def test_where_an_engine_can_give_too_few_the_rest_is_found_here(
+    milvus: Datastore, plain: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MilvusEngine, "most", 12)
+    expect_same(milvus, plain, k=3)
+    expect_same(milvus, plain, k=30)
+
+
+def test_filters_that_are_too_long_for_an_engine_hold_all_the_same(
+    milvus: Datastore, plain: Datastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in (milvus, plain):
+        each.add(make_documents(["Anyone may share this. " * 5]))
+    monkeypatch.setattr("retro.retrieval.engines.milvus.LONGEST", 0)
+    left_out = [f"{number:02d}.txt" for number in range(0, 40, 2)]
+    (found,) = milvus.search(["licence"], 40, exclude=left_out)
+    assert len(found) == 40
+    assert not {neighbour.document for neighbour in found} & {*left_out}
+    expect_same(milvus, plain, exclude=left_out)
+    expect_same(milvus, plain, sources=["more"])
 
 
 def test_an_engine_that_is_far_behind_is_refused(milvus: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
