@@ -82,8 +82,9 @@ def run_stages(known: Coefficients, size: str, embedder: str, steps: int) -> lis
     run = recipes.get("tiny")
     keys = DatastoreConfig(embedder=embedder)
     model = replace(run.model, chunk_len=keys.chunk_len)
-    rare = {"validate_every": 10**6, "checkpoint_every": 10**6}
-    training = replace(run.training, num_steps=steps, warmup_steps=1, **rare)
+    training = replace(
+        run.training, num_steps=steps, warmup_steps=1, validate_every=10**6, checkpoint_every=10**6
+    )
     corpus = CorpusConfig(vocab_size=VOCAB_SIZE, valid_fraction=0.01, test_fraction=0.01)
     with tempfile.TemporaryDirectory(prefix="retro-plan-") as folder:
         work = Workspace(Path(folder) / "work")
