@@ -32,6 +32,7 @@ COMMANDS = {
     "sample": "continue a text and show the neighbours it used",
     "serve": "OpenAI's API and a page over a run, with the sources of every answer",
     "answer": "answer questions from passages of a datastore or a file, or from the weights alone",
+    "plan": "what a corpus of any size would take: disk, memory, hours and machines",
     "reproduce": "the paper's tables and figures, and its claims as a checklist",
     "doctor": "say what is installed and what is missing",
 }

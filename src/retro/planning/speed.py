@@ -68,18 +68,19 @@ def time_keys(name: str, precision: str, texts: Sequence[str]) -> KeyTimes:
     embedder = open_embedder(name, precision)
     embedder.embed(texts[:FEW_TEXTS])
     # A slow embedder is timed on a few texts, which are too few to time a fast one.
-    few = _seconds(lambda: embedder.embed(texts[:FEW_TEXTS])) / len(texts[:FEW_TEXTS])
-    embedding = few if few > SLOW else _seconds(lambda: embedder.embed(texts)) / len(texts)
+    few = seconds_of(lambda: embedder.embed(texts[:FEW_TEXTS])) / len(texts[:FEW_TEXTS])
+    embedding = few if few > SLOW else seconds_of(lambda: embedder.embed(texts)) / len(texts)
     # Random keys lie farther apart than those of text, so a graph takes rather less than this.
     keys = Entries(np.random.default_rng(0).normal(size=(KEYS, embedder.width)).astype(np.float16))
     graph, exact = (make_index(kind, embedder.width, KEYS) for kind in ("HNSW24", "exact"))
-    linking = _seconds(lambda: graph.add(keys)) + _seconds(lambda: graph.search(keys, 10))
+    linking = seconds_of(lambda: graph.add(keys)) + seconds_of(lambda: graph.search(keys, 10))
     exact.add(keys)
-    comparing = _seconds(lambda: exact.search(keys, 10))
+    comparing = seconds_of(lambda: exact.search(keys, 10))
     return KeyTimes(embedding, linking / KEYS, comparing / KEYS**2)
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def seconds_of(work: Callable[[], object]) -> float:
+    """How long something takes."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
@@ -95,7 +96,7 @@ def time_training(model: ModelConfig, training: TrainingConfig) -> TokenTimes:
 def _time_model(config: ModelConfig, training: TrainingConfig) -> float:
     step = _step(config, training)
     step()
-    seconds = statistics.median(_seconds(step) for _ in range(ROUNDS))
+    seconds = statistics.median(seconds_of(step) for _ in range(ROUNDS))
     return seconds / (SEQUENCES * training.seq_len)
 
 
