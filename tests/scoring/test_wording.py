@@ -45,4 +45,7 @@ def test_what_is_compared_with_comes_before_the_doubt() -> None:
 
 def test_zero_has_no_sign_and_others_a_real_minus() -> None:
     assert percent(Interval(-0.0001, -0.02, 0.0)) == "0.0 % (−2.0 to 0.0)"
+    assert percent(Interval(0.0004, 0.0002, 0.0005)) == "0.04 % (0.02 to 0.05)"
+    assert percent(Interval(-0.0008, -0.001, -0.0005)) == "−0.08 % (−0.10 to −0.05)"
+    assert percent(Interval(0.0, 0.0, 0.0)) == "0.0 % (0.0 to 0.0)"
     assert bounds(Interval(-0.5, -1.25, -0.001), 2) == "−0.50 (−1.25 to 0.00)"

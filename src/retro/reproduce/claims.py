@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from retro.scoring.intervals import Interval
+from retro.scoring.wording import SMALL
 
 
 class Verdict(StrEnum):
@@ -36,7 +37,8 @@ class Claim:
         if not self.seeds:
             return ""
         plain = self.key in PLAIN
-        numbers = [f"{value:.3f}" if plain else f"{100 * value:.1f}" for value in self.seeds]
+        digits = 2 if max(map(abs, self.seeds)) < SMALL else 1
+        numbers = [f"{value:.3f}" if plain else f"{100 * value:.{digits}f}" for value in self.seeds]
         return f"seeds: {', '.join(numbers)}".replace("-", "−") + ("" if plain else " %")
 
 

@@ -6,6 +6,9 @@ A gain whose interval holds zero is called no clear difference wherever it is to
 from retro.scoring.intervals import Interval
 
 UNCLEAR = "no clear difference"
+NARROW = 0.002
+SMALL = 0.005
+"""A part below this whose interval is that narrow is told with a digit more."""
 
 
 def part(value: float) -> str:
@@ -14,9 +17,12 @@ def part(value: float) -> str:
 
 
 def percent(interval: Interval) -> str:
-    """A fraction and its bounds in percent: `19.1 % (12.5 to 26.3)`."""
-    low, high = (f"{100 * bound:.1f}" for bound in (interval.low, interval.high))
-    return f"{part(interval.estimate)} ({_signed(low)} to {_signed(high)})"
+    """A fraction and its bounds in percent: `19.1 % (12.5 to 26.3)`, or `0.04 % (0.02 to 0.05)` where a digit
+    more is known and needed."""
+    values = (interval.estimate, interval.low, interval.high)
+    is_narrow = 0 < interval.high - interval.low < NARROW and max(map(abs, values)) < SMALL
+    estimate, low, high = (f"{100 * value:.{2 if is_narrow else 1}f}" for value in values)
+    return f"{_signed(estimate)} % ({_signed(low)} to {_signed(high)})"
 
 
 def bounds(interval: Interval, digits: int) -> str:
