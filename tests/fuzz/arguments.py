@@ -30,6 +30,7 @@ BASES: dict[str, str] = {
     "db delete": "WORK --id 00.txt",
     "db compact": "WORK",
     "db verify": "WORK --sample 2",
+    "db engine": "WORK local",
     "train": f"WORK --name fuzzed {SMALL_MODEL} {STEPS}",
     "fit": f"WORK --baseline baseline --name fuzzed {FIT} {STEPS}",
     "fit --base": f"no-base WORK --name fuzzed {STEPS}",
@@ -47,6 +48,7 @@ BASES: dict[str, str] = {
     "demo": "--out OUT --recipe no-recipe",
     "study": "OWN --out OUT --embedder ENCODER --minutes 5",
     "study --fitted": "OWN --out OUT --embedder ENCODER --model no-run",
+    "plan": "--tokens 1M --embedder no-embedder --recipe no-recipe",
     "harness": "WORK retro --tasks no-task",
     "serve": "WORK --name no-run --port 0",
 }

@@ -28,6 +28,7 @@ SHARES |= {
     "demo": 0.005,
     "reproduce": 0.005,
     "fetch": 0.005,
+    "plan": 0.005,
     "knn": 0.01,
     "fit --base": 0.005,
     "fit --from": 0.005,

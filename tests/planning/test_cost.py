@@ -55,9 +55,8 @@ def test_the_paper_s_size_by_hand() -> None:
     # 172 M parameters, of which the encoder's read four neighbour tokens for each token.
     trained = RUN.training.num_steps * RUN.training.batch_size * RUN.training.seq_len
     assert costs.stage("training").seconds > trained * 6 * 172e6 / 5e10
-    # 4·√n lists, 64 of them looked through.
-    lists = 4 * (1.75e12 / 64) ** 0.5
-    assert costs.search - 0.02 == pytest.approx(64 * 27.34e9 / lists * 1e-9 + 1e-4 + 1e-5 * 9.33, rel=0.01)
+    # Lists of 128 keys, 64 of them looked through; the nearest are found in 17.7 doublings of a thousand.
+    assert costs.search - 0.02 == pytest.approx(64 * 128 * 1e-9 + 1e-4 + 1e-5 * 17.7, rel=0.01)
 
 
 def test_machines_are_as_many_as_time_memory_and_disk_ask_for() -> None:
@@ -76,9 +75,9 @@ def test_machines_are_as_many_as_time_memory_and_disk_ask_for() -> None:
 def test_the_index_follows_the_number_of_keys_and_search_grows_slowly() -> None:
     assert [index_kind(number) for number in (1e3, 1e5, 1e7)] == ["exact", "graph", "compressed"]
     assert search_seconds(KNOWN, 1e6) / search_seconds(KNOWN, 1e5) < 1.3
-    assert search_seconds(KNOWN, 1e11) / search_seconds(KNOWN, 1e10) == pytest.approx(10**0.5, rel=0.1)
+    assert 1.0 < search_seconds(KNOWN, 1e11) / search_seconds(KNOWN, 1e10) < 1.2
     assert build_seconds(KNOWN, 1e4) == 0.0
-    assert build_seconds(KNOWN, 2e6) > 2 * build_seconds(KNOWN, 1e6)
+    assert build_seconds(KNOWN, 1e6) > 2 * build_seconds(KNOWN, 5e5)
 
 
 def test_operations_are_those_of_the_weights() -> None:

@@ -27,7 +27,8 @@ from retro.training.loop import train
 from retro.training.metrics import METRICS, read_metrics
 from retro.workspace import Workspace
 from tests.model.models import small_config
-from tests.training.test_resumption import assert_close, two_processes
+from tests.training.runs import several_processes
+from tests.training.test_resumption import assert_close
 from tests.workspaces import small_run, small_workspace
 
 ROWS = [
@@ -174,7 +175,7 @@ def train_on_questions(path: Path, **_changes: object) -> None:
 @pytest.mark.slow
 def test_two_processes_of_which_one_has_no_passages_do_not_wait_for_each_other(tmp_path: Path) -> None:
     train_on_questions(tmp_path / "one")
-    two_processes(tmp_path / "two", train_on_questions)
+    several_processes(tmp_path / "two", train_on_questions)
     assert_close(tmp_path / "two", tmp_path / "one")
 
 

@@ -23,6 +23,7 @@ PURPOSES = {
     "harness": "tasks of lm-evaluation-harness",
     "html": "web pages as sources",
     "hf": "datasets of the hub as sources, hf:NAME",
+    "milvus": "Milvus as a search engine, retro db engine",
     "parquet": "Parquet files as sources",
     "pdf": "PDF files as sources",
     "scale": "Ray clusters, --executor ray",

@@ -10,6 +10,7 @@ from retro.cli.console import CONSOLE, RichNarrator, file_for, parse, print_tabl
 from retro.config.machine import MachineConfig
 from retro.errors import ConfigError
 from retro.stages.files import atomic_write, write_json
+from retro.wording import counted
 
 if TYPE_CHECKING:
     from retro.planning.coefficients import Coefficients
@@ -68,7 +69,8 @@ def main(arguments: list[str]) -> None:
     if options.json:
         print(json.dumps(record, indent=2))
         return
-    title = f"{options.tokens} tokens, {costs.num_chunks:,.0f} chunks, index: {costs.index}; {options.recipe}"
+    chunks = counted(round(costs.num_chunks), "chunk")
+    title = f"{options.tokens} tokens, {chunks}, index: {costs.index}; {options.recipe}"
     print_table(title, HEADINGS, stage_rows(costs, options.machine, options.days))
     say(f"machines: to be done with each stage in {options.days:g} days, {options.machine}")
     say(beside_paper(costs))

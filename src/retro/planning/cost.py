@@ -13,6 +13,7 @@ from retro.config.machine import MachineConfig
 from retro.errors import ConfigError
 from retro.planning.coefficients import Coefficients
 from retro.planning.operations import forward_operations, num_weights, training_operations
+from retro.retrieval.index.compressed import KEYS_A_LIST
 from retro.retrieval.index.opening import EXACT_BELOW, HNSW_UP_TO
 
 HOUR = 3600.0
@@ -34,10 +35,10 @@ PAPER_TOKENS = 1.75e12
 ASSUMPTIONS = (
     "cores are as fast as the one that was measured, times --machine.speed, and are all busy",
     "documents, and what the tokenizer makes of their text, are like those that were measured",
-    "the index is chosen by the number of all keys and searched as one: exact below 50,000, a graph up to "
-    "2,000,000, compressed keys beyond",
-    f"compressed keys lie in 4·√n lists, of which a query looks through {POSTED}; training the lists, and "
-    "reading the candidates' keys from disk to rank them again, is not counted",
+    f"the index is chosen by the number of all keys and searched as one: exact below {EXACT_BELOW:,}, a graph up "
+    f"to {HNSW_UP_TO:,}, compressed keys beyond",
+    f"compressed keys lie in lists of {KEYS_A_LIST}, of which a query looks through {POSTED}; training the lists, "
+    "and reading the candidates' keys from disk to rank them again, is not counted",
     "training is bound by arithmetic, at the speed of a small model on one core; the network costs nothing",
     "storage is as quick as is needed, and nothing is kept twice",
 )
@@ -110,11 +111,9 @@ def search_seconds(known: Coefficients, num_keys: float) -> float:
     if kind == "exact":
         return num_keys * known.pair
     if kind == "compressed":
-        num_lists = 4 * math.sqrt(num_keys)
         # First the nearest lists, which lie in a graph of their own, and then what is in them.
-        return (
-            known.walk + known.walk_log * _doublings(num_lists) + POSTED * num_keys / num_lists * known.scan
-        )
+        num_lists = num_keys / KEYS_A_LIST
+        return known.walk + known.walk_log * _doublings(num_lists) + POSTED * KEYS_A_LIST * known.scan
     return known.walk + known.walk_log * _doublings(num_keys)
 
 
