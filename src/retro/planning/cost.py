@@ -35,8 +35,8 @@ PAPER_TOKENS = 1.75e12
 ASSUMPTIONS = (
     "cores are as fast as the one that was measured, times --machine.speed, and are all busy",
     "documents, and what the tokenizer makes of their text, are like those that were measured",
-    f"the index is chosen by the number of all keys and searched as one: exact below {EXACT_BELOW:,}, a graph "
-    f"up to {HNSW_UP_TO:,}, compressed keys beyond",
+    f"the index is chosen by the number of all keys and searched as one: exact below {EXACT_BELOW:,}, a "
+    f"graph up to {HNSW_UP_TO:,}, compressed keys beyond",
     f"compressed keys lie in lists of {KEYS_A_LIST}, of which a query looks through {POSTED}; training the "
     "lists, and reading the candidates' keys from disk to rank them again, is not counted",
     "training is bound by arithmetic, at the speed of a small model on one core; the network costs nothing",
