@@ -1,6 +1,6 @@
 """retro reproduce"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +26,8 @@ class Options:
     cluster; smollm2: a pretrained base, for table-scoreboard."""
     out: Path = Path("reproduce")
     """The workspace, which may be that of retro demo --from-scratch: its runs are reused."""
+    documents: int = 0
+    """Documents that table-scoreboard scores; 0: as many as the scale says. More can follow later."""
     sources: tuple[str, ...] = ()
     """Your own data instead of the scale's: names of the catalogue, files or folders."""
 
@@ -46,7 +48,10 @@ def main(arguments: list[str]) -> None:
         return
     # No names mean all of them.
     names = () if options.names == ("all",) else options.names
-    results = reproduce(names, scales.get(options.scale), options.out, RichNarrator(), options.sources)
+    scale = scales.get(options.scale)
+    if options.documents:
+        scale = replace(scale, compared_documents=options.documents)
+    results = reproduce(names, scale, options.out, RichNarrator(), options.sources)
     for result in results:
         CONSOLE.print(
             f"\n[bold]{result.title}[/]   in the paper: {result.paper}", soft_wrap=True, markup=True

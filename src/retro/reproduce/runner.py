@@ -12,7 +12,7 @@ from retro.reproduce import ablation, language_modelling, memories, other_data, 
 from retro.reproduce.experiment import Experiment, run_seeds
 from retro.reproduce.page import render
 from retro.reproduce.result import Result
-from retro.reproduce.scales import Scale
+from retro.reproduce.scales import SCALES, Scale
 from retro.stages.files import atomic_write
 from retro.stages.progress import Narrator
 from retro.study import Study
@@ -138,7 +138,10 @@ def reproduce(
     study.prepare()
     prepared = dict(study.used)
     # The command in the provenance must be complete: it is what a reader would run.
-    given = f" --sources {' '.join(sources)}" if sources else ""
+    more = ["--documents", str(scale.compared_documents)] if _is_changed(scale) else []
+    if sources:
+        more += ["--sources", *sources]
+    given = "".join(f" {word}" for word in more)
     results = []
     for name in names or scale.experiments or EXPERIMENTS:
         study.used = dict(prepared)  # so that each experiment lists only what it used itself
@@ -161,11 +164,15 @@ def reproduce(
         # Saved at once: a later experiment that fails costs only itself.
         result.save(folder / "reproduce")
         results.append(result)
-    words = ["retro", "reproduce", *(names or ["all"]), "--scale", scale.name, "--out", str(folder)]
-    if sources:
-        words += ["--sources", *sources]
+    words = ["retro", "reproduce", *(names or ["all"]), "--scale", scale.name, "--out", str(folder), *more]
     write_report(folder, scale, Made(shlex.join(words), corpus_words(study.work)))
     return results
+
+
+def _is_changed(scale: Scale) -> bool:
+    """Whether the scoreboard scores another number of documents than the scale of that name."""
+    known = SCALES.get(scale.name)
+    return known is not None and known().compared_documents != scale.compared_documents
 
 
 def finished(folder: Path) -> list[Result]:
