@@ -1,5 +1,6 @@
 """Results are written whole and read back as they were."""
 
+import dataclasses
 from pathlib import Path
 
 from retro.reproduce.claims import CLAIMS, Claim, Verdict
@@ -51,3 +52,9 @@ def test_the_page_lists_every_claim_and_escapes(tmp_path: Path) -> None:
     assert page.count("not run") == len(CLAIMS) - 1
     assert "a &lt;b&gt;" in page
     assert "retro reproduce table-x" in page
+
+
+def test_without_a_claim_there_is_no_checklist() -> None:
+    page = render([dataclasses.replace(a_result(), claims=[])], "tiny")
+    assert "decides no claim" in page
+    assert "not run" not in page

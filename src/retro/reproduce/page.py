@@ -50,19 +50,26 @@ def tally(results: Sequence[Result]) -> str:
 
 
 def render(results: Sequence[Result], scale: str, made: Made | None = None) -> str:
+    decided = any(result.claims for result in results)
+    claims = _claims(results) if decided else '<p class="note">What was run here decides no claim.</p>'
+    body = f"{claims}{''.join(map(_section, results))}"
+    return page(f"RETRO reproduced, scale {scale}", body, STYLE, made=made)
+
+
+def _claims(results: Sequence[Result]) -> str:
+    """The tally, how verdicts are made, and the checklist."""
     head = "".join(f'<th scope="col">{name}</th>' for name in ("verdict", "claim", "found"))
     ran = {result.name for result in results}
     rows = "".join(
         _claim_row(statement, claim, experiment, experiment in ran)
         for statement, claim, experiment in checklist(results)
     )
-    body = f"""<p class="lead">{tally(results)}</p>
+    return f"""<p class="lead">{tally(results)}</p>
 <p class="note">A claim is reproduced if the whole 95 % interval (bootstrap over documents) speaks for it, not
 reproduced if the whole interval speaks against it, and too small to tell otherwise, as where trainings with
 several seeds disagree. The models are small: the findings hold for this data and these sizes.</p>
 <table class="claims"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>
-{"".join(map(_section, results))}"""
-    return page(f"RETRO reproduced, scale {scale}", body, STYLE, made=made)
+"""
 
 
 def _claim_row(statement: str, claim: Claim | None, experiment: str, ran: bool) -> str:
