@@ -279,7 +279,8 @@ def demo() -> RunConfig:
         corpus=CorpusConfig(
             sources=("django-docs-5.2",), tokenizer="smollm2", valid_fraction=0.05, test_fraction=0.05
         ),
-        datastore=DatastoreConfig(embedder="static", num_neighbours=10),
+        # Three editions are few enough to be searched exactly, the same on every machine.
+        datastore=DatastoreConfig(embedder="static", num_neighbours=10, exact_below=100_000),
         training=replace(
             run.training, num_steps=30, validate_every=15, validate_batches=2, checkpoint_every=5
         ),
