@@ -158,8 +158,8 @@ class EvaluationConfig:
     leakage_neighbours: int = 10
     """How many neighbours are compared with a chunk to tell how much of it was seen before."""
     precision: str = "float32"
-    """`float32`; `bfloat16` for the matrix products, about three times as fast and a little less exact; or
-    `auto`: bfloat16 where the hardware has it. Compare only what was scored in the same."""
+    """`float32`; `bfloat16` for the matrix products, faster and a little less exact; or `auto`:
+    bfloat16 where the hardware has it. Compare only what was scored in the same."""
 
     def __post_init__(self) -> None:
         require_positive(self, "window", "stride", "batch_size", "leakage_neighbours")
