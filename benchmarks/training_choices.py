@@ -43,11 +43,15 @@ FEW, MANY = 2, 10
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("work", type=Path)
-    parser.add_argument("choices", nargs="*", choices=list(CHOICES), default=[])
+    # argparse would look for the empty list itself among its choices.
+    parser.add_argument("choices", nargs="*", metavar="CHOICE", help=", ".join(CHOICES))
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--split", default="valid")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if unknown := set(options.choices) - set(CHOICES):
+        named, known = ", ".join(sorted(unknown)), ", ".join(CHOICES)
+        parser.error(f"no choice is called {named}; expected some of {known}")
     run = recipes.tiny()
     training = replace(
         run.training,

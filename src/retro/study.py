@@ -161,20 +161,13 @@ class Study:
             artifact = train_run(self.work, name, model, training, progress)
         return self._note(name, artifact)
 
-    def fit(
-        self,
-        name: str,
-        num_steps: int,
-        retrieval: RetrievalConfig | None = None,
-        training: TrainingConfig | None = None,
-    ) -> Artifact:
+    def fit(self, name: str, num_steps: int, retrieval: RetrievalConfig | None = None) -> Artifact:
         """RETROfit the baseline, by default with what the study's own model has for retrieval."""
         self.train("baseline")
-        training = training or self.run.training
+        training = self.run.training
         # A short fit would otherwise end while the learning rate is still rising.
         warmup_steps = min(training.warmup_steps, num_steps // 5)
-        seed = self.run.training.seed
-        training = replace(training, num_steps=num_steps, warmup_steps=warmup_steps, seed=seed)
+        training = replace(training, num_steps=num_steps, warmup_steps=warmup_steps)
         retrieval = retrieval or self.run.model.retrieval or RetrievalConfig()
         name, baseline = self.run_name(name), self.run_name("baseline")
         with self.part(f"train {name}", self.work.run_path(name), f"Training {name}") as progress:

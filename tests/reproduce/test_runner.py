@@ -124,18 +124,6 @@ def test_both_memories_hold_the_same_part_of_the_text(
 
 
 @pytest.mark.slow
-def test_an_ablation_of_fits_leaves_the_baseline_alone(
-    folder: Path, small_scale: Scale, text_folder: Path
-) -> None:
-    scale = dataclasses.replace(small_scale, fitted_ablation=True)
-    (result,) = reproduce(("table-ablation",), scale, folder, Silent(), [str(text_folder)])
-    rows = {str(row[0]): row for row in result.tables[0].rows}
-    (retrieval,) = [result for result in finished(folder) if result.name == "table-retrieval"]
-    assert rows["no-retrieval"][1] == retrieval.tables[0].rows[0][1]
-    assert (folder / "runs" / "ablation-fit-neighbours-only").exists()
-
-
-@pytest.mark.slow
 def test_the_ablation_table(folder: Path, small_scale: Scale, text_folder: Path) -> None:
     (result,) = reproduce(("table-ablation",), small_scale, folder, Silent(), [str(text_folder)])
     assert len(result.tables[0].rows) == 15

@@ -46,14 +46,14 @@ def table(study: Study, scale: Scale) -> Findings:
     variants = {name: ablation(scale.ablation, name) for name in names}
     # In a small model some rows of the table have the same config, which is trained only once.
     same = {name: _twin(name, variants) for name in variants}
-    evaluations = {name: _evaluated(study, scale, same[name], variants[same[name]]) for name in variants}
+    evaluations = {name: _evaluated(study, same[name], variants[same[name]]) for name in variants}
     bits = {name: evaluation.document_bits(_mode(variants[name])) for name, evaluation in evaluations.items()}
     num_bytes = evaluations[DEFAULT].arrays["document_bytes"]
     # The part of each variant's bits that the default saves; negative if the variant is better.
     costs = {name: relative_gain(bits[DEFAULT], value) for name, value in bits.items()}
     # The median, because an interruption or another busy process hardly changes it.
     speeds = {
-        name: float(np.median(study.curve(_run_name(scale, same[name]), "tokens_per_second")[1]))
+        name: float(np.median(study.curve(_run_name(same[name]), "tokens_per_second")[1]))
         for name in variants
     }
     rows: list[list[Cell]] = [
@@ -105,25 +105,17 @@ def _twin(name: str, variants: dict[str, RunConfig]) -> str:
     )
 
 
-def _run_name(scale: Scale, name: str) -> str:
-    if not scale.fitted_ablation:
-        return f"ablation-{name}"
-    # Of a fit nothing is left without retrieval but the baseline.
-    return "baseline" if name == "no-retrieval" else f"ablation-fit-{name}"
+def _run_name(name: str) -> str:
+    return f"ablation-{name}"
 
 
 def _mode(run: RunConfig) -> str:
     return on(run.training.num_neighbours) if run.model.uses_retrieval else OFF
 
 
-def _evaluated(study: Study, scale: Scale, name: str, run: RunConfig) -> Evaluation:
-    run_name = _run_name(scale, name)
-    if not scale.fitted_ablation:
-        study.train(run_name, run.model, run.training)
-    elif run.model.retrieval is None:
-        return study.evaluated(run_name)
-    else:
-        study.fit(run_name, run.training.num_steps, run.model.retrieval, run.training)
+def _evaluated(study: Study, name: str, run: RunConfig) -> Evaluation:
+    run_name = _run_name(name)
+    study.train(run_name, run.model, run.training)
     # Each variant is scored with as many neighbours as it was trained with.
     scoring = replace(run.evaluation, num_neighbours=(run.training.num_neighbours,))
     return study.evaluate(run_name, scoring)
