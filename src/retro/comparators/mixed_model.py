@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from retro.comparators.mixtures import NEAREST, Memory
+from retro.comparators.mixtures import Memory
 from retro.errors import ConfigError
 from retro.model.protocol import Decoding, KeyedModel, ModelFacts, Scored
 
@@ -57,8 +57,7 @@ class FromMemory(Votes):
     sharpness: float
 
     def of(self, key: Float[Tensor, " width"], past: Past) -> tuple[Tensor, Tensor]:
-        distances = torch.cdist(key[None].float(), self.memory.keys)[0].square()
-        nearest, rows = distances.topk(min(NEAREST, len(distances)), largest=False)
+        (nearest,), (rows,) = self.memory.nearest(key[None].float())
         return self.memory.values[rows], torch.softmax(-self.sharpness * nearest.double(), 0)
 
 

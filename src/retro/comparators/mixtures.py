@@ -22,6 +22,8 @@ from retro.scoring.windows import Window, batch_inputs, batch_targets
 
 NEAREST = 64
 """Keys of the memory that vote."""
+BLOCK = 65_536
+"""Keys of the memory that are compared at once, so that no table of all distances is held."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,32 @@ class Memory:
     values: Tensor
 
     @staticmethod
-    def of(windows: Iterable[ReadWindow]) -> "Memory":
-        parts = list(windows)
+    def of(windows: Iterable[ReadWindow], most: int | None = None) -> "Memory":
+        """Of the windows until `most` tokens are there, or of all."""
+        parts, count = [], 0
+        for part in windows:
+            parts.append(part)
+            count += len(part.values)
+            if most is not None and count >= most:
+                break
         return Memory(torch.cat([part.keys for part in parts]), torch.cat([part.values for part in parts]))
+
+    def nearest(self, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """The squared distances of the keys nearest to each of these, nearest first, and their rows."""
+        distances, rows = torch.empty(len(keys), 0), torch.empty(len(keys), 0, dtype=torch.long)
+        for start in range(0, len(self.keys), BLOCK):
+            found = torch.cdist(keys, self.keys[start : start + BLOCK]).square()
+            near, places = found.topk(min(NEAREST, found.shape[1]), largest=False)
+            distances = torch.cat([distances, near], dim=1)
+            rows = torch.cat([rows, places + start], dim=1)
+            # The nearest of those kept so far and of this block's.
+            distances, kept = distances.topk(min(NEAREST, distances.shape[1]), largest=False)
+            rows = rows.gather(1, kept)
+        return distances, rows
 
     def log_probs(self, read: ReadWindow) -> np.ndarray:
         """log2 p_kNN of the tokens for each α; −inf where the token follows none of the nearest keys."""
-        distances = torch.cdist(read.keys, self.keys).square()
-        nearest, rows = distances.topk(min(NEAREST, len(self.keys)), largest=False)
+        nearest, rows = self.nearest(read.keys)
         values = (nearest.numpy(), self.values[rows].numpy(), read.values.numpy())
         return np.stack([neighbour_log_probs(*values, alpha) for alpha in ALPHAS], axis=1)
 

@@ -26,6 +26,8 @@ from retro.wording import counted
 
 TUNED_ON = 8
 """Documents that weights are chosen on."""
+MOST_REMEMBERED = 500_000
+"""Tokens of a memory, which is searched whole: a small model could read millions in the time it has."""
 GATE_LEARNS_FROM = 32
 """Documents that a gate is learned from."""
 
@@ -66,7 +68,7 @@ class KnnRow(PreparedRow):
     name = "knn"
 
     def make(self) -> Arrays:
-        memory = Memory.of(self.ground.read_in_time())
+        memory = Memory.of(self.ground.read_in_time(), MOST_REMEMBERED)
         chosen = Mixture.chosen(self.ground.read_for_tuning(TUNED_ON), memory.log_probs)
         return {"keys": memory.keys.numpy(), "values": memory.values.numpy(), **chosen.arrays()}
 
