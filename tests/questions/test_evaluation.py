@@ -23,7 +23,7 @@ from retro.questions.answering import (
     fuse_ranks,
     own_passages,
 )
-from retro.questions.evaluation import choose_examples, evaluate_questions, in_pieces
+from retro.questions.evaluation import choose_examples, choose_sample, evaluate_questions, in_pieces
 from retro.questions.examples import Question
 from retro.questions.scoring import score, with_foreign_passages
 from retro.questions.ways import CLOSED, Way, model_for, score_way, ways_of
@@ -197,10 +197,10 @@ def test_an_interruption_costs_a_block_and_ways_can_be_added(
 
 
 def test_a_sample_is_part_of_a_larger_one() -> None:
-    small, large = (evaluation._sample(ROWS, number) for number in (3, 7))
+    small, large = (choose_sample(ROWS, number) for number in (3, 7))
     assert set(small) < set(large) < set(ROWS)
     assert large == [row for row in ROWS if row in large]
-    assert evaluation._sample(ROWS, 0) == ROWS
+    assert choose_sample(ROWS, 0) == ROWS
 
 
 def test_what_was_found_stays_when_the_datastore_grows(opened: OpenRun, tmp_path: Path, work: Path) -> None:

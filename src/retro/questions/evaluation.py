@@ -97,7 +97,7 @@ def evaluate_questions(
     Of the `examples` a few stand before every question, as many as the config says. What was searched for and
     answered before is kept, though the datastore may have changed since.
     """
-    asked = _sample([question for question in questions if question.answers], config.num_questions)
+    asked = choose_sample([question for question in questions if question.answers], config.num_questions)
     if not asked:
         raise DataError("no question has an answer to score against; expected some; name another file")
     ways = ways_of(config)
@@ -123,7 +123,7 @@ def choose_examples(examples: Sequence[Question], asked: Sequence[Question], num
             "name another file: --examples"
         )
     # Any few of them, and of these the shortest, as they are read with every question.
-    some = _sample(fitting, SOME * number) if number else []
+    some = choose_sample(fitting, SOME * number) if number else []
     return sorted(some, key=lambda question: len(question.passages[0].text))[:number]
 
 
@@ -139,7 +139,7 @@ def _answerer(
     return Answerer(model, tokenizer, own_passages(), config.max_tokens, config.batch_size, lead)
 
 
-def _sample(questions: Sequence[Question], number: int) -> list[Question]:
+def choose_sample(questions: Sequence[Question], number: int) -> list[Question]:
     """So many of the questions, in their order; a larger sample holds the smaller ones."""
     if not number:
         return list(questions)
