@@ -1,6 +1,7 @@
 """Fine-tuning on questions with the usual training loop, and an experiment that tests it."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -110,8 +111,11 @@ def in_view(questions: Sequence[Question], form: Format) -> list[Question]:
     A model that is shown only what stands before the answer would learn to make answers up.
     """
 
+    # Many questions are about the same passage.
+    pieces_of = functools.cache(form.pieces)
+
     def piece(passage: Passage, answers: Sequence[str]) -> Passage:
-        pieces = form.pieces(passage)
+        pieces = pieces_of(passage)
         return next((part for part in pieces if holds_answer(part, answers)), pieces[0])
 
     return [

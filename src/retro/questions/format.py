@@ -87,8 +87,9 @@ class Format:
     def num_cut(self, questions: Sequence[Question], num_passages: int) -> int:
         """How many of the passages to be read are longer than the retrieved length."""
         read = [passage for question in questions for passage in question.passages[:num_passages]]
-        lengths = (len(self.tokenizer.encode(written_passage(passage))) for passage in read)
-        return sum(length > self.passage_len for length in lengths)
+        # Many questions are about the same passage, whose text is cut into tokens once.
+        lengths = {passage: len(self.tokenizer.encode(written_passage(passage))) for passage in set(read)}
+        return sum(lengths[passage] > self.passage_len for passage in read)
 
 
 class PromptFormat(Format):
