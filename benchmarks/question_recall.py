@@ -12,7 +12,7 @@ the first row does with the most chunks, paired by question. Run again, it reuse
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +26,8 @@ from retro.jobs.retrieval import build
 from retro.questions.answering import FromBm25, Source, by_both_ranks, from_datastore
 from retro.questions.evaluation import choose_sample
 from retro.questions.examples import Question, read_questions
-from retro.questions.scoring import holds_answer
+from retro.questions.scoring import holds_answer, mean, percent
 from retro.retrieval.datastore import Datastore
-from retro.scoring.intervals import mean
-from retro.scoring.wording import percent
 from retro.stages.files import atomic_path
 from retro.workspace import Workspace
 
@@ -91,7 +89,11 @@ def main() -> None:
     seconds: dict[str, float] = {}
     for embedder in options.embedders:
         datastore = datastore_with(embedder, passages, narrator)
-        ways = {"bm25": FromBm25, embedder: from_datastore, f"{embedder} and bm25": by_both_ranks}
+        ways: dict[str, Callable[[Datastore, int], Source]] = {
+            "bm25": FromBm25,
+            embedder: from_datastore,
+            f"{embedder} and bm25": by_both_ranks,
+        }
         for name, way in ways.items():
             if name not in found:
                 started = time.process_time()
