@@ -13,8 +13,8 @@ class CorpusConfig:
     sources: tuple[str, ...] = ()
     """What is read if a command names no source."""
     tokenizer: str = ""
-    """The folder or hub id of a Hugging Face tokenizer, a model of the catalogue, or the tokenizer of a
-    run; empty: a SentencePiece tokenizer is trained on the corpus."""
+    """The folder or hub id of a Hugging Face tokenizer, a model of the catalogue, or a run or workspace
+    whose tokenizer is taken; empty: a SentencePiece tokenizer is trained on the corpus."""
     vocab_size: int = 2048
     """Vocabulary of the tokenizer, if one is trained."""
     tokenizer_model: str = "bpe"

@@ -10,7 +10,9 @@ from retro.corpus.documents import Document
 from retro.corpus.readers import Problems
 from retro.corpus.reading import Stream
 from retro.corpus.text import write_text
-from retro.corpus.tokenizers.training import bytes_by_source, sample_text
+from retro.corpus.tokenizers import Tokenizer
+from retro.corpus.tokenizers.sentencepiece import train_tokenizer
+from retro.corpus.tokenizers.training import bytes_by_source, sample_text, take_tokenizer
 from retro.errors import ConfigError
 from retro.stages.executor import LocalExecutor
 
@@ -60,3 +62,12 @@ def test_weights_that_mean_nothing_are_refused() -> None:
         bytes_by_source({"a": 1}, 10, {"c": 1.0})
     with pytest.raises(ConfigError, match="expected none below 0 and one above"):
         bytes_by_source({"a": 1}, 10, {"a": 0.0})
+
+
+@pytest.mark.parametrize("named", ["", "tokenizer"])
+def test_the_tokenizer_of_a_run_is_taken_by_the_run_or_by_its_folder(named: str, tmp_path: Path) -> None:
+    texts = [f"word {number} and another {number * 7}" for number in range(300)]
+    run = tmp_path / "run"
+    train_tokenizer(texts, run / "tokenizer", 300, "bpe", {})
+    taken = take_tokenizer(str(run / named), tmp_path / "taken")
+    assert taken.fingerprint == Tokenizer.open(run / "tokenizer").fingerprint

@@ -15,6 +15,9 @@ from retro.errors import ConfigError
 from retro.stages.files import make_fingerprint
 from retro.stages.stage import MANIFEST, Artifact, Stage, open_artifact, recorded_inputs, run_stage
 
+CARRIED = "tokenizer"
+"""The folder in which runs and workspaces have their tokenizer."""
+
 
 def make_tokenizer(text: TextStore, path: Path, config: CorpusConfig) -> Tokenizer:
     """Copy the tokenizer that the config names, or train one on a sample of the training documents alone."""
@@ -34,12 +37,16 @@ def make_tokenizer(text: TextStore, path: Path, config: CorpusConfig) -> Tokeniz
 
 def take_tokenizer(name: str, path: Path) -> Tokenizer:
     """Copy the tokenizer that is named, for which no text is needed."""
-    # A run, or another workspace, carries its tokenizer as a finished folder of ours, of either kind.
-    # A base that was fetched has a manifest as well, and a model's config.
+    # A run, or another workspace, carries its tokenizer as a finished folder of ours, of either kind; it may
+    # be named, or what it lies in. A base that was fetched has a manifest as well, and a model's config.
     folder = Path(name)
+    if (folder / CARRIED / MANIFEST).exists():
+        folder = folder / CARRIED
     is_ours = (folder / MANIFEST).exists() and not (folder / "config.json").exists()
-    copy = copy_finished if is_ours else copy_tokenizer
-    copy(name, path)
+    if is_ours:
+        copy_finished(str(folder), path)
+    else:
+        copy_tokenizer(name, path)
     return Tokenizer.open(path)
 
 
