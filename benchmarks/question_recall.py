@@ -99,16 +99,16 @@ def main() -> None:
                 started = time.process_time()
                 found[name] = found_by(way(datastore, most), asked, most)
                 seconds[name] = time.process_time() - started
-    first = next(iter(found.values()))[:, most - 1]
+    first = next(iter(found))
     rows = []
     for name, held in found.items():
-        gain = "" if held[:, most - 1] is first else percent(mean(held[:, most - 1] - first))
+        gain = "" if name == first else percent(mean(held[:, most - 1] - found[first][:, most - 1]))
         recall = [percent(mean(held[:, number - 1])) for number in options.numbers]
         rows.append([name, *recall, gain, f"{1000 * seconds[name] / len(asked):.1f}"])
     headings = [
         "search",
         *(f"n = {n}" for n in options.numbers),
-        f"over {next(iter(found))}",
+        f"over {first}",
         "ms a question",
     ]
     print_table(f"{len(asked):,} questions of {options.questions}; recall of the answer", headings, rows)
