@@ -142,6 +142,13 @@ class Run:
         return base_id_of(self.record)
 
     @property
+    def retrieves(self) -> bool:
+        """Whether its model reads neighbours, as the record says; nothing is loaded for it."""
+        if self.record.get("kind") != Retro.kind:
+            return True  # what is fitted to a base reads neighbours, or lets them vote
+        return from_dict(ModelConfig, self.record["model"], str(self.path / RECORD)).uses_retrieval
+
+    @property
     def has_own_tokenizer(self) -> bool:
         """Whether there is one in the folder. What comes with the package leaves it to the base."""
         return (self.path / TOKENIZER).exists()

@@ -192,11 +192,14 @@ def test_it_is_taught_questions_and_answers_them(
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
     asked = ["--task", "qa", "--questions", str(questions), "--from", "fitted", "--name", "taught"]
     shape = ["--num-steps", "2", "--warmup-steps", "1", "--seq-len", "64", "--num-neighbours", "1"]
-    assert main(["fit", str(work), *asked, *shape]) == 1
-    assert "dropout is 0.1; expected 0, as a base that is fitted stays as it is" in capsys.readouterr().err
-    assert main(["fit", str(work), *asked, *shape, "--dropout", "0", "--prepended"]) == 1
+    nowhere = ["--task", "qa", "--questions", str(tmp_path / "nowhere.jsonl"), "--from", "fitted"]
+    # Refused before the questions are read.
+    assert main(["fit", str(work), *nowhere, *shape, "--dropout", "0.1"]) == 1
+    assert "dropout is 0.1, and fitted is fitted to a base" in capsys.readouterr().err
+    assert main(["fit", str(work), *nowhere, *shape, "--prepended"]) == 1
     assert "would learn nothing from its prompt" in capsys.readouterr().err
-    assert main(["fit", str(work), *asked, *shape, "--dropout", "0"]) == 0
+    # Without a word about dropout there is none.
+    assert main(["fit", str(work), *asked, *shape]) == 0
     capsys.readouterr()
     assert main(["answer", str(work), "taught", "who permits use?", "--max-tokens", "4", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

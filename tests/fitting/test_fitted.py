@@ -13,6 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from retro.config.fit import FitConfig
 from retro.fitting.fitted import FittedModel
 from retro.fitting.passport import fit
+from retro.model.protocol import score_each
 
 VOCAB = 61
 M = 8
@@ -91,6 +92,29 @@ def test_without_neighbours_it_is_the_base_to_the_bit(model: FittedModel) -> Non
     mask = padded != model.facts.pad_id
     expected = bare(input_ids=padded.masked_fill(~mask, 0), attention_mask=mask.long()).logits
     assert torch.equal(model(padded), expected)
+
+
+@torch.no_grad()
+def test_several_numbers_of_neighbours_are_what_each_is_alone(
+    model: FittedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = text(2, 29)
+    neighbours, mask = neighbours_of(tokens, 4)
+    targets = torch.where(torch.arange(29) > 3, tokens.roll(-1, 1), model.facts.pad_id)
+    asked = []
+    retrieve = model.retrieve
+    monkeypatch.setattr(model, "retrieve", lambda *given: asked.append(given) or retrieve(*given))
+    together = score_each(model, tokens, targets, (0, 1, 4), neighbours, mask, greedy=True)
+    # Once for each text, and once without any.
+    assert [given[1] is not None for given in asked] == [False, True, True]
+    for k, found in zip((0, 1, 4), together, strict=True):
+        retrieved = (neighbours[:, :, :k], mask[:, :, :k]) if k else ()
+        whole = model(tokens, *retrieved).log_softmax(-1)
+        expected = whole.gather(-1, targets.clamp(max=VOCAB - 1)[..., None])[..., 0] * (targets < VOCAB)
+        torch.testing.assert_close(found.log_probs, expected, rtol=1e-9, atol=1e-9)
+        best = (whole.argmax(-1) == targets) | (targets == model.facts.pad_id)
+        assert torch.equal(found.greedy, best)
+    assert not torch.allclose(together[1].log_probs, together[2].log_probs)
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from retro.model.retro import Retro
 from retro.questions.answering import Answerer, own_passages
 from retro.questions.batches import QuestionBatches
 from retro.questions.examples import Question
-from retro.questions.finetuning import finetune, in_view, run_experiment
+from retro.questions.finetuning import finetune, in_view, run_experiment, settled
 from retro.questions.format import Format
 from retro.questions.scoring import CLOSED, CLOSED_BASELINE, OPEN, SHUFFLED
 from retro.recipes import baseline_of
@@ -121,6 +121,17 @@ def test_closed_book_and_what_cannot_be(work: Workspace) -> None:
         FineTuningConfig(frozen=True, closed_book=True)
     with pytest.raises(ConfigError, match="neither frozen nor closed book"):
         FineTuningConfig(frozen=True, prepended=True)
+
+
+def test_what_is_left_open_fits_the_run(work: Workspace) -> None:
+    assert settled(work, "small").dropout == 0.1
+    asked = FineTuningConfig(dropout=0.3, frozen=True)
+    assert settled(work, "small", asked) == asked
+    # Named or left open, it is the same training.
+    finetune(work, "open", "small", ROWS, TRAINING)
+    assert finetune(work, "open", "small", ROWS, TRAINING, FineTuningConfig(dropout=0.1))[1].path.exists()
+    with pytest.raises(ConfigError, match="expected 0 ≤ dropout < 1"):
+        FineTuningConfig(dropout=1.0)
 
 
 def test_a_baseline_learns_to_read_its_prompt(work: Workspace) -> None:

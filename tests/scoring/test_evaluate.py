@@ -10,7 +10,7 @@ from retro.config import EvaluationConfig
 from retro.errors import ConfigError
 from retro.model.protocol import Scored
 from retro.model.retro import Retro
-from retro.scoring.bits_per_byte import PART, score
+from retro.scoring.bits_per_byte import PART, score, score_modes
 from retro.scoring.evaluate import OFF, Evaluation, evaluate, on
 from retro.stages.files import link_or_copy
 from retro.workspace import Workspace
@@ -77,11 +77,11 @@ def test_another_k_is_added_without_scoring_the_rest_again(
         asked: list[int] = []
 
         def counted(*arguments, **named):  # type: ignore[no-untyped-def]
-            asked.append(arguments[4])
-            return score(*arguments, **named)
+            asked.extend(arguments[4])
+            return score_modes(*arguments, **named)
 
         with monkeypatch.context() as patch:
-            patch.setattr("retro.scoring.evaluate.score", counted)
+            patch.setattr("retro.scoring.evaluate.score_modes", counted)
             chosen = dataclasses.replace(config, num_neighbours=ks)
             evaluate(model, "a model", neighbours, tmp_path / name, chosen)
         return asked
@@ -155,35 +155,36 @@ def test_a_kill_while_neighbours_are_taken_over_loses_none_of_them(
     assert files_of(workspace.neighbours_path("test")) == before[1]
 
 
-def test_an_interrupted_mode_goes_on_where_it_was(
+def test_an_interrupted_evaluation_goes_on_where_it_was(
     workspace: Workspace, bert: str, model: Retro, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     neighbours, config = (
         workspace.neighbours("test"),
-        dataclasses.replace(small_run(bert).evaluation, batch_size=4),
+        dataclasses.replace(small_run(bert).evaluation, batch_size=1),
     )
     whole = evaluate(model, "a model", neighbours, tmp_path / "whole", config)
-    score, calls = Retro.score, 0
+    score_each, calls = Retro.score_each, 0
 
     def counted(limit: int):  # type: ignore[no-untyped-def]
-        def call(self: Retro, *inputs: torch.Tensor) -> Scored:
+        def call(self: Retro, *inputs, **named) -> list[Scored]:  # type: ignore[no-untyped-def]
             nonlocal calls
             if calls == limit:
                 raise KeyboardInterrupt
             calls += 1
-            return score(self, *inputs)
+            return score_each(self, *inputs, **named)
 
         return call
 
-    monkeypatch.setattr(Retro, "score", counted(10**9))
+    monkeypatch.setattr(Retro, "score_each", counted(10**9))
     evaluate(model, "a model", neighbours, tmp_path / "counted", config)
     total, calls = calls, 0
-    stopped_at = total // 2 + 1  # within the second of three modes
-    monkeypatch.setattr(Retro, "score", counted(stopped_at))
+    stopped_at = total // 2 + 1
+    assert total > 2 * PART
+    monkeypatch.setattr(Retro, "score_each", counted(stopped_at))
     with pytest.raises(KeyboardInterrupt):
         evaluate(model, "a model", neighbours, tmp_path / "broken", config)
     calls = 0
-    monkeypatch.setattr(Retro, "score", counted(10**9))
+    monkeypatch.setattr(Retro, "score_each", counted(10**9))
     resumed = evaluate(model, "a model", neighbours, tmp_path / "broken", config)
     assert total - stopped_at <= calls < total - stopped_at + PART
     assert resumed.results == whole.results

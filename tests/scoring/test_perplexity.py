@@ -10,7 +10,7 @@ import torch
 from retro.config import EvaluationConfig, ModelConfig
 from retro.model.retro import Retro
 from retro.retrieval.chunks import ChunkTable
-from retro.scoring.bits_per_byte import Metrics, Scores, Sizes, chunk_bytes, measure, score
+from retro.scoring.bits_per_byte import Metrics, Scores, Sizes, chunk_bytes, measure, score, score_modes
 from retro.scoring.intervals import Interval
 from retro.scoring.parts import Inputs, PartScorer
 from retro.stages.parts import ARRAY, Parts
@@ -89,12 +89,12 @@ def test_a_part_that_was_kept_is_not_scored_again(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(PartScorer, "__call__", called)
     with pytest.raises(KeyboardInterrupt):
-        score(model_of(), store, CONFIG, parts=parts)
+        score_modes(model_of(), store, CONFIG, None, (0,), parts=parts)
     asked.clear()
     told: list[tuple[int, int]] = []
-    resumed = score(
-        model_of(), store, CONFIG, parts=parts, progress=lambda done, total: told.append((done, total))
-    )
+    resumed = score_modes(
+        model_of(), store, CONFIG, None, (0,), lambda done, total: told.append((done, total)), parts
+    )[0]
     assert asked == [1]
     assert told[-1] == (12, 12)
     np.testing.assert_array_equal(resumed.bits, whole)

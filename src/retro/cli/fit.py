@@ -237,10 +237,12 @@ def fit_questions(arguments: list[str]) -> None:
     options = parse(QuestionOptions, arguments, "fit --task qa", default)
     if not 0 <= options.valid_fraction < 1:
         raise ConfigError(f"valid_fraction is {options.valid_fraction}; expected 0 ≤ valid_fraction < 1")
-    from retro.questions.finetuning import finetune, split
+    from retro.questions.finetuning import finetune, settled, split
     from retro.workspace import Workspace
 
     work = Workspace(options.work)
+    # Before a run is removed, and before the questions are read, which takes a while.
+    tuning = settled(work, options.base, options.tuning)
     if options.redo:
         redo_run(work, options.name)
     found = _questions(work, options)
@@ -249,7 +251,7 @@ def fit_questions(arguments: list[str]) -> None:
     warn(*found.warnings())
     with RichNarrator().progress(f"Fine-tuning {options.name}") as progress:
         _, artifact = finetune(
-            work, options.name, options.base, train, options.training, options.tuning, valid, progress, warn
+            work, options.name, options.base, train, options.training, tuning, valid, progress, warn
         )
     print_run(artifact)
 

@@ -120,8 +120,9 @@ READINGS = ("neighbours", "prompt", "fused")
 class FineTuningConfig:
     """The settings of fine-tuning on questions, besides its schedule."""
 
-    dropout: float = 0.1
-    """In the decoder only, as in the paper, which does not give its rate."""
+    dropout: float | None = None
+    """In the decoder only, as in the paper, which does not give its rate. None: 0.1 for a model of
+    retro's own, and 0 for what is fitted to a base, which stays as it is."""
     frozen: bool = False
     """Train only cross-attention and encoder; the other weights stay as they are."""
     closed_book: bool = False
@@ -131,7 +132,10 @@ class FineTuningConfig:
     it as well."""
 
     def __post_init__(self) -> None:
-        require(0.0 <= self.dropout < 1.0, f"dropout is {self.dropout}; expected 0 ≤ dropout < 1")
+        require(
+            self.dropout is None or 0.0 <= self.dropout < 1.0,
+            f"dropout is {self.dropout}; expected 0 ≤ dropout < 1",
+        )
         require(
             not (self.frozen and self.closed_book),
             "frozen and closed book leave nothing to train; expected one of them at most",

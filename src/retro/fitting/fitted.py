@@ -6,7 +6,7 @@ beside the base (`additions`). Only that is trained and saved; the base is named
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -185,17 +185,46 @@ class FittedModel(Additions):
         *,
         greedy: bool = False,
     ) -> Scored:
-        if neighbours is not None and not torch.is_grad_enabled() and len(tokens) > 1:
-            # Sequence by sequence, as the neighbours of many take far more memory than the text.
-            mask = neighbour_mask if neighbour_mask is not None else torch.ones_like(neighbours[..., 0] > 0)
-            rows = [
-                self.score(*(part[i : i + 1] for part in (tokens, targets, neighbours, mask)), greedy=greedy)
-                for i in range(len(tokens))
-            ]
-            hits = torch.cat([row.greedy for row in rows if row.greedy is not None]) if greedy else None
-            return Scored(torch.cat([row.log_probs for row in rows]), hits)
+        if neighbours is not None and not torch.is_grad_enabled():
+            (scored,) = self.score_each(
+                tokens, targets, (neighbours.shape[2],), neighbours, neighbour_mask, greedy=greedy
+            )
+            return scored
         retrieved = self.retrieve(tokens, neighbours, neighbour_mask)
-        states, vote = self._read(tokens, retrieved)
+        return self._scored(*self._read(tokens, retrieved), targets, greedy)
+
+    @torch.no_grad()
+    def score_each(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        targets: Int[Tensor, "batch seq"],
+        ks: Sequence[int],
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None = None,
+        neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> list[Scored]:
+        """Neighbours are read once; those of a smaller k are the first of them."""
+        off = self.score(tokens, targets, greedy=greedy) if neighbours is None or 0 in ks else None
+        if neighbours is None:
+            assert off is not None
+            return [off] * len(ks)
+        mask = neighbour_mask if neighbour_mask is not None else torch.ones_like(neighbours[..., 0] > 0)
+        rows: dict[int, list[Scored]] = {k: [] for k in ks if k}
+        # Sequence by sequence, as the neighbours of many take far more memory than the text.
+        for row in range(len(tokens)):
+            one = slice(row, row + 1)
+            retrieved = self.retrieve(tokens[one], neighbours[one], mask[one])
+            for k, scored in rows.items():
+                first = None if retrieved is None else retrieved.first(k)
+                scored.append(self._scored(*self._read(tokens[one], first), targets[one], greedy))
+        found = {k: _joined(scored) for k, scored in rows.items()}
+        if off is not None:
+            found[0] = off
+        return [found[k] for k in ks]
+
+    def _scored(self, states: Tensor, vote: Vote | None, targets: Tensor, greedy: bool) -> Scored:
+        """How probable the targets are, by the last states and the vote."""
         if vote is None:
             return score_states(self.head, states, targets, self.vocab_size, self.pad_id, greedy)
         assert self.pointer is not None
@@ -366,3 +395,9 @@ class FittedModel(Additions):
         tables = {id(module.weight) for module in self.base.modules() if isinstance(module, nn.Embedding)}
         everything = [*self.base.parameters(), *self.parameters()]
         return sum(p.numel() for p in everything if embeddings or id(p) not in tables)
+
+
+def _joined(rows: Sequence[Scored]) -> Scored:
+    """The scores of sequences, one below the other."""
+    greedy = [row.greedy for row in rows if row.greedy is not None]
+    return Scored(torch.cat([row.log_probs for row in rows]), torch.cat(greedy) if greedy else None)

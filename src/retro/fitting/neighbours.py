@@ -47,6 +47,28 @@ class Retrieved:
     voted: Int[Tensor, "batch chunk voter"]
     is_voter: Bool[Tensor, "batch chunk voter"]
 
+    def first(self, k: int) -> "Retrieved":
+        """The first k neighbours of each chunk."""
+        # Voters are tokens, neighbour by neighbour.
+        stop = k * self.neighbours.shape[3]
+        memories = {
+            layer: Memory(
+                memory.keys[..., :stop, :],
+                memory.values[..., :stop, :],
+                memory.is_token[..., :stop],
+                memory.likeness[..., :stop, :],
+            )
+            for layer, memory in self.memories.items()
+        }
+        return Retrieved(
+            self.neighbours[:, :, :k],
+            self.is_token[:, :, :k],
+            memories,
+            None if self.keys is None else self.keys[..., :stop, :],
+            self.voted[..., :stop],
+            self.is_voter[..., :stop],
+        )
+
 
 class _Enough(Exception):  # noqa: N818 — not an error: the layers above are not needed
     """Ends a forward pass of the base early."""

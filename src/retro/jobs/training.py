@@ -198,12 +198,17 @@ def fit_further(
     return _train(work, path, model, config, inputs, progress)
 
 
+def run_to_start_from(work: Workspace, name: str) -> Run:
+    """A run of this workspace, or the run of a folder; its model is not loaded."""
+    opened = open_run(work.path, name)
+    # If there is no such run, `Run` raises an error that says what the named folder lacks.
+    return opened.run if opened.path.exists() or not Path(name).exists() else Run(name)
+
+
 def base_of(work: Workspace, name: str) -> tuple[TrainableModel, Run]:
     """A model to start from: a run of this workspace, or a run's folder with the
     same tokenizer."""
-    opened = open_run(work.path, name)
-    # If there is no such run, `Run` raises an error that says what the named folder lacks.
-    run = opened.run if opened.path.exists() or not Path(name).exists() else Run(name)
+    run = run_to_start_from(work, name)
     model = run.load()
     store = work.corpus().train
     vocab_size = store.artifact.counts["vocab_size"]

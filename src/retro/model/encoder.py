@@ -89,6 +89,7 @@ class Encoder(nn.Module):
         self, config: EncoderConfig, decoder_width: int, positions: bool = True, first_place: int = 0
     ) -> None:
         super().__init__()
+        self.width = config.d_model
         # Layers are numbered from 1, as in the paper's P_enc.
         layers = nn.ModuleList(
             EncoderLayer(
@@ -111,11 +112,37 @@ class Encoder(nn.Module):
     ) -> Float[Tensor, "batch chunk neighbour retrieved d_encoder"]:
         """Encode the embedded neighbours `x`; `chunks` are the activations of the
         chunks that retrieved them."""
+        return self.given(self.alone(x, is_token), is_token, chunks, chunk_is_token)
+
+    def alone(
+        self,
+        x: Float[Tensor, "*batch retrieved d_encoder"],
+        is_token: Bool[Tensor, "*batch retrieved"],
+    ) -> Float[Tensor, "*batch retrieved d_encoder"]:
+        """Neighbours as far as they are encoded before they attend to a chunk: whoever retrieved them."""
+        for layer in self.layers:
+            x = layer.self_attention(x, is_token)
+            if layer.cross_attention is not None:
+                break
+            x = layer.feed_forward(x)
+        return x
+
+    def given(
+        self,
+        x: Float[Tensor, "batch chunk neighbour retrieved d_encoder"],
+        is_token: Bool[Tensor, "batch chunk neighbour retrieved"],
+        chunks: Float[Tensor, "batch chunk m d_model"],
+        chunk_is_token: Bool[Tensor, "batch chunk m"],
+    ) -> Float[Tensor, "batch chunk neighbour retrieved d_encoder"]:
+        """The rest, from what `alone` gives on."""
         # Normalised once, not in every layer that reads it.
         if self.condition_norm is not None:
             chunks = self.condition_norm(chunks)
-        for layer in self.layers:
-            x = layer.self_attention(x, is_token)
+        conditioned = [layer.cross_attention is not None for layer in self.layers]
+        first = conditioned.index(True) if any(conditioned) else len(self.layers)
+        for number, layer in enumerate(self.layers[first:]):
+            if number:
+                x = layer.self_attention(x, is_token)
             if layer.cross_attention is not None:
                 x = layer.cross_attention(x, chunks, chunk_is_token)
             x = layer.feed_forward(x)

@@ -94,11 +94,14 @@ class WholeSequences:
             return None
         assert self.matched is not None
         m, (_, length, _) = self.model.config.chunk_len, self.matched.shape
-        self.voters = voters = self.model.voters(*self.retrieved)
+        self.voters = voters = self.find_voters(*self.retrieved)
         # In full precision, as similarities are multiplied by a large number.
         with torch.autocast(self.matched.device.type, enabled=False):
             queries = rows_of(pointer.standardise(self.matched), m, voters.tokens.shape[1])
             return in_place(pointer.vote(queries, voters.keys, voters.tokens, voters.is_voter), m, length)
+
+    def find_voters(self, neighbours: Tensor, is_token: Tensor) -> Voters:
+        return self.model.voters(neighbours, is_token)
 
 
 class Watched(WholeSequences):

@@ -174,6 +174,48 @@ class LanguageModel(Protocol):
 
 
 @runtime_checkable
+class SharingModel(LanguageModel, Protocol):
+    """A model that scores a text with several numbers of neighbours, and computes once what they share."""
+
+    def score_each(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        targets: Int[Tensor, "batch seq"],
+        ks: Sequence[int],
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None = None,
+        neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> list[Scored]:
+        """As `score` with the first k neighbours of each chunk, for each k; 0 is no retrieval.
+
+        There are no more neighbours than the largest k asks for.
+        """
+        ...
+
+
+def score_each(
+    model: LanguageModel,
+    tokens: Int[Tensor, "batch seq"],
+    targets: Int[Tensor, "batch seq"],
+    ks: Sequence[int],
+    neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None = None,
+    neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
+    *,
+    greedy: bool = False,
+) -> list[Scored]:
+    """Score a text with each number of neighbours: together if the model can, and else one by one."""
+    most = max(ks)
+    retrieved = [found[:, :, :most] for found in (neighbours, neighbour_mask) if most and found is not None]
+    if isinstance(model, SharingModel):
+        return model.score_each(tokens, targets, ks, *retrieved, greedy=greedy)
+    return [
+        model.score(tokens, targets, *(found[:, :, :k] for found in retrieved if k), greedy=greedy)
+        for k in ks
+    ]
+
+
+@runtime_checkable
 class AttentiveModel(LanguageModel, Protocol):
     """A model that also tells how much it attends to each neighbour."""
 

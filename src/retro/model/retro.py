@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from retro.model.layers import DecoderLayer, Reading, Watched, WholeSequences, e
 from retro.model.pointer import LearnedPointer, Vote, Voters, successors
 from retro.model.protocol import ModelFacts, Scored, TrainableModel
 from retro.model.read_out import score_mixture, score_states
+from retro.model.sharing import SharedReading
 from retro.model.start import initialise
 from retro.model.weights import write_model
 
@@ -99,7 +101,27 @@ class Retro(TrainableModel):
         *,
         greedy: bool = False,
     ) -> Scored:
-        states, vote = self._read(tokens, neighbours, neighbour_mask)
+        return self._scored(*self._read(tokens, neighbours, neighbour_mask), targets, greedy)
+
+    @torch.no_grad()
+    def score_each(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        targets: Int[Tensor, "batch seq"],
+        ks: Sequence[int],
+        neighbours: Int[Tensor, "batch chunk neighbour retrieved"] | None = None,
+        neighbour_mask: Bool[Tensor, "batch chunk neighbour"] | None = None,
+        *,
+        greedy: bool = False,
+    ) -> list[Scored]:
+        retrieved = self.check_neighbours(tokens, neighbours, neighbour_mask)
+        if retrieved is None:
+            return [self.score(tokens, targets, greedy=greedy)] * len(ks)
+        shared = SharedReading(self, tokens, retrieved)
+        return [self._scored(*shared.states(k), targets, greedy) for k in ks]
+
+    def _scored(self, states: Tensor, vote: Vote | None, targets: Tensor, greedy: bool) -> Scored:
+        """How probable the targets are, by the activations and the vote."""
         vocab_size, pad_id = self.config.vocab_size, self.config.pad_id
         if vote is None:
             return score_states(self.read_out, states, targets, vocab_size, pad_id, greedy)
@@ -147,10 +169,10 @@ class Retro(TrainableModel):
         return self.norm(x), reading.vote()
 
     def run_layers(
-        self, x: Float[Tensor, "*batch d_model"], reading: Reading
+        self, x: Float[Tensor, "*batch d_model"], reading: Reading, start: int = 0, stop: int | None = None
     ) -> Float[Tensor, "*batch d_model"]:
-        """The loop of Algorithm 1, shared by whole sequences, prompts and single tokens."""
-        for index, layer in enumerate(self.layers):
+        """The loop of Algorithm 1, shared by whole sequences, prompts and single tokens; or a part of it."""
+        for index, layer in islice(enumerate(self.layers), start, stop):
             x = reading.attend(index, layer, x)
             if layer.cross_attention is not None:
                 x = reading.read_neighbours(index, layer, x)
@@ -208,10 +230,15 @@ class Retro(TrainableModel):
         # An incomplete chunk at the end has no neighbours, so nothing is conditioned on it.
         chunks = rearrange(x[:, : num_chunks * m], "batch (chunk m) d -> batch chunk m d", m=m)
         chunk_is_token = rearrange(is_token[:, : num_chunks * m], "batch (chunk m) -> batch chunk m", m=m)
-        # None: the encoder shares the decoder's table.
-        table = self.embedding if self.encoder_embedding is None else self.encoder_embedding
-        encoded: Tensor = self.encoder(embed(table, neighbours), is_neighbour_token, chunks, chunk_is_token)
+        encoded: Tensor = self.encoder(
+            embed(self.neighbour_table, neighbours), is_neighbour_token, chunks, chunk_is_token
+        )
         return encoded
+
+    @property
+    def neighbour_table(self) -> nn.Embedding:
+        """The embedding of the neighbours' tokens; the encoder may share the decoder's."""
+        return self.embedding if self.encoder_embedding is None else self.encoder_embedding
 
     def check_neighbours(
         self, tokens: Tensor, neighbours: Tensor | None, mask: Tensor | None

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from retro.comparators.passages import StandsOnBase
 from retro.config import FineTuningConfig, TrainingConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ConfigError, DataError
-from retro.jobs.training import base_of
+from retro.jobs.training import base_of, run_to_start_from
 from retro.model.protocol import TrainableModel
 from retro.model.weights import WEIGHTS
 from retro.questions.answering import Answerer, Source, from_datastore, own_passages
@@ -28,9 +27,41 @@ from retro.training.loop import train
 from retro.wording import counted
 from retro.workspace import Workspace
 
+DROPOUT = 0.1
+"""Of a model of our own, unless another rate is asked for."""
+
 
 def no_warning(line: str) -> None:
     """Ignore a warning."""
+
+
+def settled(work: Workspace, base: str, tuning: FineTuningConfig | None = None) -> FineTuningConfig:
+    """The settings for a run to start from, with what was left open; refused if it cannot be tuned so.
+
+    It asks the run's record alone, so that nothing is refused after minutes of reading questions.
+    """
+    tuning = tuning or FineTuningConfig()
+    run = run_to_start_from(work, base)
+    is_fitted = bool(run.base_id)
+    if tuning.prepended and is_fitted:
+        raise ConfigError(
+            f"{base} is fitted to a base whose own weights never change, and would learn nothing from "
+            "its prompt; expected a model of retro's own; leave out --prepended, and read passages in the "
+            "prompt when it answers: --reading prompt"
+        )
+    if tuning.dropout and is_fitted:
+        raise ConfigError(
+            f"dropout is {tuning.dropout}, and {base} is fitted to a base, which stays as it is; expected 0; "
+            "leave out --dropout"
+        )
+    if tuning.frozen and not run.retrieves:
+        raise ConfigError(
+            f"{base} has no cross-attention, and frozen would learn nothing; expected a RETRO; "
+            "leave out --frozen"
+        )
+    if tuning.dropout is not None:
+        return tuning
+    return dataclasses.replace(tuning, dropout=0.0 if is_fitted else DROPOUT)
 
 
 def finetune(
@@ -51,16 +82,14 @@ def finetune(
     most tokens that a question with its answer may have.
     """
     path = work.run_path(name)
-    tuning = tuning or FineTuningConfig()
+    tuning = settled(work, base, tuning)
     model, run = base_of(work, base)
+    assert tuning.dropout is not None
+    model.set_dropout(tuning.dropout)
+    if tuning.frozen:
+        model.freeze_all_but_retrieval()
     reads = (model.facts.retrieves or tuning.prepended) and not tuning.closed_book
     k = config.num_neighbours if reads else 0
-    if tuning.prepended and isinstance(model, StandsOnBase):
-        raise ConfigError(
-            f"{base} is fitted to a base whose own weights never change, and would learn nothing from "
-            "its prompt; expected a model of retro's own; leave out --prepended, and read passages in the "
-            "prompt when it answers: --reading prompt"
-        )
     kind = PromptFormat if tuning.prepended else Format
     form = kind(Tokenizer.open(work.tokenizer_path), model.facts.chunk_len)
     shown = in_view(questions, form) if k else questions
@@ -82,14 +111,6 @@ def finetune(
         "baseline": file_checksum(run.path / WEIGHTS),
         "questions": make_fingerprint(everything, _identity(tuning)),
     }
-    model.set_dropout(tuning.dropout)
-    if tuning.frozen:
-        if not k:
-            raise ConfigError(
-                f"{base} has no cross-attention, and frozen would learn nothing; expected a RETRO; "
-                "leave out --frozen"
-            )
-        model.freeze_all_but_retrieval()
     # Speed is counted in tokens, by the longest question that occurs, not the longest allowed.
     config = dataclasses.replace(config, seq_len=batches.seq_len)
     origin = Origin(tokenizer=work.tokenizer_path)

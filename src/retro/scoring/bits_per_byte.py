@@ -1,7 +1,7 @@
 """Bits per byte of whole documents, and the perplexities that follow from the same bits."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,48 +68,63 @@ def score(
     neighbours: Neighbours | None = None,
     k: int = 0,
     progress: Progress = no_progress,
+) -> Scores:
+    """Score every token of the store, with the first k neighbours of each chunk or without retrieval."""
+    return score_modes(model, store, config, neighbours, (k,), progress)[k]
+
+
+def score_modes(
+    model: LanguageModel,
+    store: TokenStore,
+    config: EvaluationConfig,
+    neighbours: Neighbours | None,
+    ks: Sequence[int],
+    progress: Progress = no_progress,
     parts: Parts[np.ndarray] | None = None,
     executor: Executor | None = None,
     opening: Opening | None = None,
-) -> Scores:
-    """Score every token of the store, with the first k neighbours of each chunk or without retrieval.
+) -> dict[int, Scores]:
+    """Score every token of the store with the first k neighbours of each chunk, for each k; 0 is without
+    retrieval.
 
-    The first token of a document has no context. It is charged log2 of the vocabulary size. What is scored
-    is kept in `parts`, if they are given, and not scored again. Where the executor has processes of its own,
-    `opening` opens the model there.
+    Every window is read with all k in turn, so that a model can share what they have in common. The first
+    token of a document has no context. It is charged log2 of the vocabulary size. What is scored is kept in
+    `parts`, if they are given, and not scored again. Where the executor has processes of its own, `opening`
+    opens the model there.
     """
     expect_readable(config, model.facts)
     expect_same_vocabulary(model, store)
     dtype = product_dtype(config.precision, model.device)
+    most = max(ks)
     if neighbours is not None:
-        expect_saved(neighbours, k)
+        expect_saved(neighbours, most)
     keep_freed_memory()
     table = neighbours.table if neighbours is not None else ChunkTable(store, model.facts.chunk_len)
     # float64, because a corpus has more tokens than float32 can sum without loss.
-    bits = np.zeros(len(store.tokens), dtype=np.float64)
-    bits[store.starts] = math.log2(model.facts.vocab_size)
+    bits = np.zeros((len(ks), len(store.tokens)), dtype=np.float64)
+    bits[:, store.starts] = math.log2(model.facts.vocab_size)
     windows = windows_of(store, config.window, config.stride)
     batches = list(batches_of(windows, max_tokens=config.batch_size * config.window))
     total = sum(map(len, batches))
     done = 0
     numbers = range(0, len(batches), PART)
     named = [(f"{first // PART:06}", batches[first : first + PART]) for first in numbers]
-    scorer = PartScorer(model, opening, dtype)
+    scorer = PartScorer(model, ks, opening, dtype)
 
     def run(missing: Iterable[list[list[Window]]]) -> Iterator[np.ndarray]:
         # What a part reads is gathered when its turn comes, so that few parts are held at once.
-        inputs = ([inputs_of(table, batch, neighbours, k) for batch in part] for part in missing)
+        inputs = ([inputs_of(table, batch, neighbours, most) for batch in part] for part in missing)
         return (executor or LocalExecutor(1)).map(scorer, inputs)
 
     found = parts.map(run, named) if parts is not None else run(part for _, part in named)
     for (_, part), part_bits in zip(named, found, strict=True):
         # A part's bits come in the order of its windows; the places put them back in the store's order.
-        bits[np.concatenate([scored_places(batch) for batch in part])] = part_bits
+        bits[:, np.concatenate([scored_places(batch) for batch in part])] = part_bits
         done += sum(map(len, part))
         progress(done, total)
     # Windows score end tokens like any other token, so their bits are removed here.
-    bits[np.asarray(store.tokens) == store.end_id] = 0.0
-    return Scores(store, bits)
+    bits[:, np.asarray(store.tokens) == store.end_id] = 0.0
+    return {k: Scores(store, of_k) for k, of_k in zip(ks, bits, strict=True)}
 
 
 def expect_same_vocabulary(model: LanguageModel, store: TokenStore) -> None:
@@ -145,7 +160,8 @@ def score_batch(
 
     With another `dtype` the matrix products are computed in that.
     """
-    return score_inputs(model, inputs_of(table, windows, neighbours, k), dtype)
+    bits: np.ndarray = score_inputs(model, inputs_of(table, windows, neighbours, k), (k,), dtype)[0]
+    return bits
 
 
 @dataclass(frozen=True)

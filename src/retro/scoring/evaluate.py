@@ -24,7 +24,7 @@ from retro.retrieval.chunks import content_hashes
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.neighbours import Neighbours
 from retro.retrieval.pinned import PinnedNeighbours, open_pinned, pin
-from retro.scoring.bits_per_byte import Metrics, Sizes, chunk_bytes, expect_saved, measure, score
+from retro.scoring.bits_per_byte import Metrics, Sizes, chunk_bytes, expect_saved, measure, score_modes
 from retro.scoring.intervals import Interval
 from retro.scoring.leakage import FilteredScore, chunk_overlaps, filtered_bits_per_byte, overlap_histogram
 from retro.scoring.parts import Opening
@@ -196,18 +196,21 @@ def evaluate(
             # left some of them here.
             shutil.rmtree(stage.file(NEIGHBOURS), ignore_errors=True)
             shutil.copytree(pinned.artifact.path, stage.file(NEIGHBOURS), copy_function=link_or_copy)
+        modes = {OFF: 0, **{on(k): k for k in ks}}
+        missing = {mode: k for mode, k in modes.items() if former is None or mode not in former.modes}
+        # Parts are named by number alone, so each set of modes needs a folder of its own.
+        parts = Parts(stage.scratch("bits-" + "-".join(map(str, missing.values()))), ARRAY)
+        at_modes = at_step(progress, ", ".join(missing))
+        scored = score_modes(
+            model, store, config, pinned, list(missing.values()), at_modes, parts, executor, opening
+        )
         bits = {}
-        for k in (0, *ks):
-            mode = on(k) if k else OFF
-            if former is not None and mode in former.modes:
+        for mode, k in modes.items():
+            if mode in missing:
+                bits[mode] = Bits(scored[k].by_document(), scored[k].by_chunk(pinned.table))
+            else:
+                assert former is not None
                 bits[mode] = Bits(former.document_bits(mode), former.chunk_bits(mode))
-                continue
-            # Parts are named by number alone, so each mode needs a folder of its own.
-            parts = Parts(stage.scratch(mode), ARRAY)
-            given = pinned if k else None
-            at_mode = at_step(progress, mode)
-            scored = score(model, store, config, given, k, at_mode, parts, executor, opening)
-            bits[mode] = Bits(scored.by_document(), scored.by_chunk(pinned.table))
         arrays, results = _summarise(bits, pinned, config)
         with stage.write("scores.npz") as file:
             np.savez(file, allow_pickle=False, **arrays)

@@ -5,6 +5,7 @@ worker, whatever becomes of the datastore meanwhile.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from retro.machine import products_in
-from retro.model.protocol import LanguageModel
+from retro.model.protocol import LanguageModel, score_each
 from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.neighbours import Neighbours
 from retro.scoring.windows import Window, batch_inputs, batch_targets
@@ -51,8 +52,11 @@ def _small(array: np.ndarray) -> np.ndarray:
 
 
 @torch.inference_mode()
-def score_inputs(model: LanguageModel, inputs: Inputs, dtype: torch.dtype = torch.float32) -> np.ndarray:
-    """−log2 p of the targets that are no padding, computed on the model's device and moved to the CPU.
+def score_inputs(
+    model: LanguageModel, inputs: Inputs, ks: Sequence[int], dtype: torch.dtype = torch.float32
+) -> np.ndarray:
+    """−log2 p of the targets that are no padding (k, target), computed on the model's device and moved to the
+    CPU: for each k with the first k neighbours, and for 0 without retrieval.
 
     With another `dtype` the matrix products are computed in that.
     """
@@ -60,10 +64,11 @@ def score_inputs(model: LanguageModel, inputs: Inputs, dtype: torch.dtype = torc
         _tensor(array).to(model.device) for array in (inputs.tokens, inputs.targets, *inputs.retrieved)
     )
     with products_in(dtype, model.device):
-        nats = -model.score(tokens, targets, *retrieved).log_probs
+        found = score_each(model, tokens, targets, ks, *retrieved)
     # A boolean mask reads row by row and left to right, which is the order of `scored_places`.
-    wanted = nats[targets != model.facts.pad_id]
-    return wanted.double().cpu().numpy() / math.log(2.0)
+    wanted = targets != model.facts.pad_id
+    bits = [-scored.log_probs[wanted].double().cpu().numpy() / math.log(2.0) for scored in found]
+    return np.stack(bits)
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
@@ -71,15 +76,17 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 
 class PartScorer:
-    """Scores a part wherever it is sent. The model stays behind: every worker opens its own, once."""
+    """Scores a part with each k, wherever it is sent. The model stays behind: every worker opens its own."""
 
     def __init__(
         self,
         model: LanguageModel,
+        ks: Sequence[int],
         opening: Opening | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.model: LanguageModel | None = model
+        self.ks = tuple(ks)
         self.opening = opening
         self.dtype = dtype
 
@@ -91,7 +98,9 @@ class PartScorer:
         if self.model is None:
             assert self.opening is not None
             self.model = _open_in_worker(self.opening)
-        return np.concatenate([score_inputs(self.model, inputs, self.dtype) for inputs in part])
+        return np.concatenate(
+            [score_inputs(self.model, inputs, self.ks, self.dtype) for inputs in part], axis=1
+        )
 
 
 # One for each worker process, kept from part to part.

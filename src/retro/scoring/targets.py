@@ -14,7 +14,7 @@ from retro.config import EvaluationConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ConfigError
 from retro.machine import product_dtype, products_in
-from retro.model.protocol import LanguageModel
+from retro.model.protocol import LanguageModel, score_each
 from retro.retrieval.retriever import Retriever
 from retro.scoring.intervals import Interval, bootstrap_ratio
 from retro.scoring.windows import (
@@ -141,12 +141,12 @@ def _score_batch(
     retrieved: tuple[np.ndarray, ...] = ()
     if retriever is not None and most:
         retrieved = _retrieve(model, tokens, windows, retriever, most)
-    for k in ks:
+    given = [torch.from_numpy(array).to(model.device) for array in retrieved]
+    with products_in(dtype, model.device):
         # Neighbours are sorted by distance, so the first k of a larger search are those a
         # search for k finds.
-        given = [torch.from_numpy(array[:, :, :k]).to(model.device) for array in retrieved if k]
-        with products_in(dtype, model.device):
-            scored = model.score(*inputs, *given, greedy=True)
+        found = score_each(model, *inputs, ks, *given, greedy=True)
+    for k, scored in zip(ks, found, strict=True):
         assert scored.greedy is not None
         # Positions that are not scored have log-probability 0 and count as greedy, so they
         # change nothing.
