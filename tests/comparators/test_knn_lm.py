@@ -22,6 +22,7 @@ from retro.comparators.knn_lm import (
 )
 from retro.comparators.token_states import TokenStates, expect_apart, mix, predicted, tune, write_states
 from retro.config import EvaluationConfig, KnnConfig
+from retro.corpus.table import DocumentTable
 from retro.errors import ConfigError, DataError
 from retro.model.retro import Retro, embed
 from retro.scoring.bits_per_byte import score
@@ -196,7 +197,7 @@ def test_tuning_and_reporting_never_share_documents(
         DataError, match=f"share {len(test)} documents; expected none, as what is tuned on the reported"
     ):
         evaluate_knn(model, "a model", train, test, test, tmp_path, KnnConfig(), WINDOWS)
-    valid.documents[0] = test.documents[0]
+    valid.documents = DocumentTable.of([test.documents[0], *valid.documents[1:]])
     with pytest.raises(DataError, match="share 1 document"):
         evaluate_knn(model, "a model", train, valid, test, tmp_path, KnnConfig(), WINDOWS)
     assert not any(tmp_path.iterdir())

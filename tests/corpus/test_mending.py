@@ -23,7 +23,7 @@ SHARDS = {
 }
 """A file of a shard, and what is made again for it."""
 WHOLE = ["tokenizer/tokenizer.model", "tokenizer/vocabulary.json"]
-WHOLE += [f"tokens/train/{name}" for name in ("tokens.npy", "ends.npy", "num_bytes.npy", "documents.jsonl")]
+WHOLE += [f"tokens/train/{name}" for name in ("tokens.npy", "ends.npy", "num_bytes.npy", "documents.arrow")]
 
 
 @pytest.fixture(autouse=True)

@@ -3,19 +3,31 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
+import tracemalloc
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from retro.cli.main import main
 from retro.config import CorpusConfig
+from retro.corpus import table, tokens
+from retro.corpus.documents import Document
+from retro.corpus.encode import EncodedDocument, row_of
 from retro.corpus.folder import CorpusFolder
-from retro.corpus.ingest import ingest
-from retro.corpus.tokens import TokenStore
+from retro.corpus.ingest import check, ingest, mend
+from retro.corpus.table import TableWriter
+from retro.corpus.tokens import TokenStore, write_tokens
 from retro.errors import ArtifactError
+from retro.scoring.sets import write_set
 from retro.stages.executor import LocalExecutor
+from retro.stages.files import file_checksum, make_fingerprint
+from retro.stages.stage import MANIFEST
+from tests.scoring.stores import ByteTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -109,30 +121,116 @@ def test_byte_counts_and_rows_of_another_number_of_documents_are_refused(work: P
     ):
         TokenStore.open(folder)
     np.save(folder / "num_bytes.npy", whole)
-    rows = (folder / "documents.jsonl").read_text()
-    (folder / "documents.jsonl").write_text(rows + "{}\n")
-    with pytest.raises(ArtifactError, match=r"documents.jsonl describes 41 documents"):
+    file = folder / "documents.arrow"
+    rows = list(TokenStore.open(folder).documents)
+    with file.open("wb") as stream, TableWriter(stream) as writer:
+        for row in (*rows, rows[0]):
+            writer.add(row)
+    with pytest.raises(ArtifactError, match=r"documents.arrow describes 41 documents"):
         TokenStore.open(folder)
-    (folder / "documents.jsonl").write_text(rows[:-9])
-    with pytest.raises(ArtifactError, match=r"documents.jsonl is damaged .*retro doctor"):
+    truncate(file)
+    with pytest.raises(ArtifactError, match=r"documents.arrow is damaged .*retro doctor"):
         TokenStore.open(folder)
 
 
-def test_a_title_may_hold_any_character(tmp_path: Path) -> None:
-    """Some count as ends of lines for Python, but not for JSON."""
-    title = "one\u2028two\x85three"
+def as_before(folder: Path) -> None:
+    """Make a store what earlier versions wrote: lines of JSON, in a manifest without what came later."""
+    store = TokenStore.open(folder)
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in store.documents]
+    (folder / "documents.jsonl").write_text("".join(lines), encoding="utf-8")
+    (folder / "documents.arrow").unlink()
+    manifest = json.loads((folder / MANIFEST).read_text())
+    del manifest["counts"]["held"], manifest["files"]["documents.arrow"], manifest["manifest"]
+    manifest["files"]["documents.jsonl"] = file_checksum(folder / "documents.jsonl")
+    # What they called it: a fingerprint of the checksums of its four files.
+    files = ("tokens.npy", "ends.npy", "num_bytes.npy", "documents.jsonl")
+    checksums = {name: manifest["files"][name] for name in files}
+    manifest["counts"]["content"] = make_fingerprint(checksums, store.tokenizer_fingerprint)
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "manifest": make_fingerprint(manifest)}))
+
+
+def test_a_store_of_an_earlier_version_opens_and_is_the_same(work: Path, text_folder: Path) -> None:
+    folder = work / "tokens" / "train"
+    new = TokenStore.open(folder)
+    rows, fingerprint = list(new.documents), new.fingerprint
+    as_before(folder)
+    old = TokenStore.open(folder)
+    assert old.fingerprint == fingerprint
+    assert list(old.documents) == rows
+    corpus = CorpusFolder(work)
+    check(corpus)
+    # Damaged and mended it is a new one, and still called what it was.
+    (folder / "documents.jsonl").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"documents.jsonl is damaged"):
+        TokenStore.open(folder)
+    assert mend(corpus) == [str(folder / "documents.jsonl")]
+    config = CorpusConfig(vocab_size=320, valid_fraction=0.0, test_fraction=0.0)
+    mended = ingest(corpus, [str(text_folder)], config, executor=LocalExecutor(1)).train
+    assert mended.fingerprint == fingerprint
+    assert list(mended.documents) == rows
+    assert not (folder / "documents.jsonl").exists()
+
+
+def test_a_large_store_is_opened_without_reading_its_tables(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`retro doctor` compares all files with their checksums; opening does so where it takes no time."""
+    folder = work / "tokens" / "train"
+    file = folder / "documents.arrow"
+    data = file.read_bytes()
+    digest = bytes.fromhex(TokenStore.open(folder).documents[3]["content_hash"])
+    assert data.count(digest) == 1
+    file.write_bytes(data.replace(digest, bytes(16)))
+    with pytest.raises(ArtifactError, match=r"documents.arrow does not match its checksum"):
+        TokenStore.open(folder)
+    monkeypatch.setattr(tokens, "CHECKED_BYTES", 100)
+    assert TokenStore.open(folder).documents[3]["content_hash"] == bytes(16).hex()
+    with pytest.raises(ArtifactError, match=r"documents.arrow does not match its checksum"):
+        check(CorpusFolder(work))
+
+
+def test_memory_does_not_grow_with_the_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows alone would take twenty times of what is allowed here."""
+    monkeypatch.setattr(table, "BATCH", 100)
+    tokenizer, number = ByteTokenizer(), 20_000
+
+    def documents() -> Iterator[EncodedDocument]:
+        for index in range(number):
+            document = Document(str(index), f"text {index}", "s", f"the title of document {index}")
+            text = np.array(tokenizer.encode(document.text), dtype=tokenizer.dtype)
+            yield EncodedDocument(index, row_of(document, len(text)), text)
+
+    def peak_of(work: Callable[[], object]) -> int:
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0] + pa.total_allocated_bytes()
+        work()
+        return tracemalloc.get_traced_memory()[1] + pa.total_allocated_bytes() - before
+
+    def walk() -> None:
+        store = TokenStore.open(tmp_path / "store")
+        assert sum(len(store.document(index)) for index in range(number)) == len(store.tokens)
+        assert [int(row["id"]) for row in store.documents] == list(range(number))
+
+    tracemalloc.start()
+    try:
+        write = partial(write_tokens, documents(), tmp_path / "store", tokenizer, {}, {}, file_bytes=5000)
+        assert peak_of(write) < 40 * number + 500_000
+        assert peak_of(partial(TokenStore.open, tmp_path / "store")) < 20 * number
+        assert peak_of(walk) < 60 * number
+    finally:
+        tracemalloc.stop()
+    assert len(list((tmp_path / "store").glob("tokens-*.npy"))) > 30
+
+
+def test_sizes_by_source_are_sums_over_documents(work: Path, tmp_path: Path) -> None:
     source = tmp_path / "data.jsonl"
-    source.write_text(json.dumps({"text": "some words and others", "id": "\x0b", "title": title}) + "\n")
-    config = CorpusConfig(vocab_size=280, valid_fraction=0.0, test_fraction=0.0)
-    corpus = ingest(CorpusFolder(tmp_path / "work"), [str(source)], config, executor=LocalExecutor(1))
-    assert corpus.train.documents[0]["title"] == title
-    assert TokenStore.open(tmp_path / "work" / "tokens" / "train").documents[0]["id"] == "\x0b"
-
-
-def test_a_store_that_stands_alone_is_made_again(work: Path, tmp_path: Path) -> None:
-    alone = Path(shutil.copytree(work / "tokens" / "train", tmp_path / "set"))
-    truncate(alone / "ends.npy")
-    with pytest.raises(
-        ArtifactError, match=rf"remove {re.escape(str(alone))} and run the same command again"
-    ):
-        TokenStore.open(alone)
+    texts = {str(n): f"some words and others {n}" * n for n in range(1, 9)}
+    lines = [{"text": text, "id": n, "source": "ab"[int(n) % 2]} for n, text in texts.items()]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    store = write_set(str(source), tmp_path / "set", CorpusFolder(work).tokenizer())
+    expected: dict[str, Counter[str]] = defaultdict(Counter)
+    for number, row in enumerate(store.documents):
+        num_tokens, num_bytes = len(store.document(number)), len(texts[row["id"]])
+        expected[row["source"]].update(documents=1, tokens=num_tokens, bytes=num_bytes)
+    assert len(expected) == 2
+    assert store.by_source() == expected

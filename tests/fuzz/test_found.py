@@ -34,7 +34,8 @@ HEADER = npy(np.zeros(3, dtype=np.int64))
 DEEP = f'{{"format": 1, "kind": {DEEP_TEXT}}}'.encode()
 SPOILED = [
     ("text", "text/000000.jsonl.zst", b"\x28\xb5\x2f\xfd\x00H\xfdA\x00V/\x81"),
-    ("tokens", "tokens/test/documents.jsonl", DEEP + b"\n"),
+    ("tokens", "tokens/test/documents.arrow", b"ARROW1\0\0" + DEEP),
+    ("tokens", "tokens/test/documents.arrow", b""),
     ("tokens", "tokens/test/manifest.json", b"[]"),
     ("tokens", "tokens/test/manifest.json", b'{"kind": "tokens", "format": 1}'),
     ("tokens", "tokens/test/ends.npy", HEADER.replace(b"}", b" ", 1)),

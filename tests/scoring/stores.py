@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from retro.config import FILE_BYTES
 from retro.corpus.documents import Document
-from retro.corpus.encode import EncodedDocument
+from retro.corpus.encode import EncodedDocument, row_of
+from retro.corpus.table import DocumentTable
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.corpus.tokens import TokenStore, write_tokens
 
@@ -25,22 +27,16 @@ class ByteTokenizer(Tokenizer):
         return [value + 2 for value in text.encode()]
 
 
-def store_of(texts: Sequence[str], path: Path) -> TokenStore:
-    tokenizer, rows, documents = ByteTokenizer(), [], []
+def store_of(texts: Sequence[str], path: Path, file_bytes: int = FILE_BYTES) -> TokenStore:
+    tokenizer, documents = ByteTokenizer(), []
     for number, text in enumerate(texts):
-        tokens, made = (
-            np.array(tokenizer.encode(text), dtype=tokenizer.dtype),
-            Document(str(number), text, "test"),
-        )
-        rows.append(
-            {
-                "id": made.id,
-                "source": made.source,
-                "title": "",
-                "language": "",
-                "content_hash": made.content_hash,
-            }
-            | {"num_tokens": len(tokens), "num_bytes": len(text.encode())}
-        )
-        documents.append(EncodedDocument(number, rows[-1], tokens))
-    return write_tokens(documents, rows, path, tokenizer, {}, {})
+        made = Document(str(number), text, "test")
+        tokens = np.array(tokenizer.encode(text), dtype=tokenizer.dtype)
+        documents.append(EncodedDocument(number, row_of(made, len(tokens)), tokens))
+    return write_tokens(documents, path, tokenizer, {}, {}, file_bytes=file_bytes)
+
+
+def alternate_sources(store: TokenStore) -> None:
+    """Have every other document come from another source."""
+    rows = enumerate(store.documents)
+    store.documents = DocumentTable.of({**row, "source": ("even", "odd")[index % 2]} for index, row in rows)

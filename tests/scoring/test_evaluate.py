@@ -14,6 +14,7 @@ from retro.scoring.bits_per_byte import PART, score, score_modes
 from retro.scoring.evaluate import OFF, Evaluation, evaluate, on
 from retro.stages.files import link_or_copy
 from retro.workspace import Workspace
+from tests.scoring.stores import alternate_sources
 from tests.workspaces import small_run
 
 
@@ -29,8 +30,7 @@ def model(workspace: Workspace, bert: str) -> Retro:
 
 def test_sources_add_up_to_the_whole(workspace: Workspace, bert: str, model: Retro, tmp_path: Path) -> None:
     neighbours, run = workspace.neighbours("test"), small_run(bert)
-    for number, document in enumerate(neighbours.store.documents):
-        document["source"] = "even" if number % 2 == 0 else "odd"
+    alternate_sources(neighbours.store)
     evaluation = evaluate(model, "a model", neighbours, tmp_path / "evaluation", run.evaluation)
     num_bytes = {"even": neighbours.store.num_bytes[::2].sum(), "odd": neighbours.store.num_bytes[1::2].sum()}
     for mode in (OFF, on(2)):

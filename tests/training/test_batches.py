@@ -6,6 +6,7 @@ from retro.corpus.tokenizers.sentencepiece import END_ID, PAD_ID
 from retro.errors import ConfigError
 from retro.training.batches import PackedBatches
 from retro.workspace import Workspace
+from tests.scoring.stores import alternate_sources
 
 
 @pytest.fixture
@@ -88,8 +89,7 @@ def test_a_mixture_gives_each_source_its_share_and_keeps_sequences_pure(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = workspace.store("train")
-    for index, row in enumerate(store.documents):
-        row["source"] = "even" if index % 2 == 0 else "odd"
+    alternate_sources(store)
     weights = {"even": 3.0, "odd": 1.0}
     batches = PackedBatches(store, 8, 32, 2, seed=3, mixture=weights)
     sources = np.array([row["source"] for row in store.documents])

@@ -15,7 +15,7 @@ from retro.errors import ConfigError
 from retro.stages.hints import with_paths
 
 PACKAGE = "retro-lm"
-CORE = ("torch", "transformers", "faiss-cpu", "sentencepiece", "safetensors", "numpy")
+CORE = ("torch", "transformers", "faiss-cpu", "sentencepiece", "safetensors", "numpy", "pyarrow")
 PURPOSES = {
     "bases": "the base model smollm2",
     "bm25": "indexes bm25 and hybrid, answers by --bm25",
@@ -24,7 +24,6 @@ PURPOSES = {
     "html": "web pages as sources",
     "hf": "datasets of the hub as sources, hf:NAME",
     "milvus": "Milvus as a search engine, retro db engine",
-    "parquet": "Parquet files as sources",
     "pdf": "PDF files as sources",
     "scale": "Ray clusters, --executor ray",
     "scann": "index scann",

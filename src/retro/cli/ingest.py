@@ -18,7 +18,7 @@ from retro.cli.console import (
     recipe_of,
     warn,
 )
-from retro.config import CorpusConfig
+from retro.config import FILE_BYTES, CorpusConfig
 from retro.corpus.readers.records import FieldMap
 from retro.errors import ConfigError
 from retro.recipes import corpus_for
@@ -64,6 +64,8 @@ class Options:
     name."""
     workers: int = 0
     """Processes or tasks at once; 0: one per core."""
+    file_bytes: int = FILE_BYTES
+    """The most bytes in a file of tokens; more is written to several, which are read as one."""
     strict: bool = False
     """Stop at the first file or record that cannot be read, instead of leaving it out and listing it."""
     remove_names: Path | None = None
@@ -117,6 +119,7 @@ def main(arguments: list[str]) -> None:
             executor,
             progress,
             changes.append,
+            options.file_bytes,
         )
     print_corpus(work, corpus)
     for found in changes:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import tyro
 
 from retro.cli.console import CONSOLE, RichNarrator, begin_anew, parse
+from retro.config import FILE_BYTES
 from retro.wording import counted
 
 
@@ -23,6 +24,8 @@ class Options:
     workers: int = 0
     """Processes or tasks at once; 0: this process alone, with all its threads, or one task for each core of
     the cluster."""
+    file_bytes: int = FILE_BYTES
+    """The most bytes in a file of what is found; more is written to several, which are read as one."""
     redo: bool = False
     """Begin anew: remove the neighbours of all splits, which are named first, and search every chunk again.
     Without it only what the changes since make necessary is searched."""
@@ -42,7 +45,7 @@ def main(arguments: list[str]) -> None:
         # Every split needs neighbours: train for training, valid and test for scoring.
         for split in work.corpus().stores():
             with RichNarrator().progress(f"Finding neighbours of {split}") as progress:
-                counts = find_neighbours(work, split, progress, executor).artifact.counts
+                counts = find_neighbours(work, split, progress, executor, options.file_bytes).artifact.counts
             CONSOLE.print(
                 f"{work.neighbours_path(split)}: {counted(counts['neighbours'], 'neighbour')} "
                 f"of {counted(counts['chunks'], 'chunk')}; searched {counts['searched']:,}, "

@@ -150,7 +150,7 @@ def _fill(
 def expect_apart(one: TokenStore, other: TokenStore, why: str) -> None:
     """Refuse two stores that have a document in common; `why` says what would be wrong with that."""
     # Compared by content: the same text may have different ids in the two stores.
-    hashes, others = ({row["content_hash"] for row in store.documents} for store in (one, other))
+    hashes, others = (set(store.documents.column("content_hash")) for store in (one, other))
     shared = hashes & others
     if shared:
         raise DataError(

@@ -1,6 +1,6 @@
 """Every knob of a run: frozen, keyword-only dataclasses that check themselves. Standard library only."""
 
-from retro.config.data import CorpusConfig, DatastoreConfig
+from retro.config.data import FILE_BYTES, CorpusConfig, DatastoreConfig
 from retro.config.fit import FitConfig
 from retro.config.model import EncoderConfig, ModelConfig, RetrievalConfig, cross_attention_places
 from retro.config.run import (
@@ -13,6 +13,7 @@ from retro.config.run import (
 )
 
 __all__ = [
+    "FILE_BYTES",
     "CorpusConfig",
     "DatastoreConfig",
     "EncoderConfig",

@@ -5,6 +5,10 @@ from typing import Any
 
 from retro.config.checks import require, require_one_of, require_positive
 
+FILE_BYTES = 1 << 30
+"""The most bytes of tokens, or of neighbours, in one file. It is no setting of what is written: however it is
+cut, the files hold the same together."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusConfig:

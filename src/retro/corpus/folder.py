@@ -63,11 +63,8 @@ class CorpusFolder:
         """Documents, tokens and bytes of every source, and how many documents were removed, by reason."""
         table: dict[str, Counter[str]] = {}
         for store in self.corpus().stores().values():
-            for index, row in enumerate(store.documents):
-                counts = table.setdefault(row["source"], Counter())
-                counts["documents"] += 1
-                counts["tokens"] += int(store.ends[index] - store.starts[index])
-                counts["bytes"] += int(store.num_bytes[index])
+            for source, counts in store.by_source().items():
+                table.setdefault(source, Counter()).update(counts)
         # A source may have lost all of its documents and is listed all the same.
         for row in self.removed_rows():
             table.setdefault(row["source"], Counter())[row["reason"]] += 1

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from retro import catalogue
-from retro.config import CorpusConfig
+from retro.config import FILE_BYTES, CorpusConfig
 from retro.config.as_json import from_dict
 from retro.corpus import readers
 from retro.corpus.documents import SPLITS
@@ -46,13 +46,14 @@ def ingest(
     executor: Executor | None = None,
     progress: Progress = no_progress,
     told: Callable[[Changes], None] = lambda changes: None,
+    file_bytes: int = FILE_BYTES,
 ) -> Corpus:
     """Read the sources, make a tokenizer, and write the token stores; what is finished is only opened.
 
     Sources of the catalogue are fetched first. Unless `strict`, what cannot be read is left out; all that is
     left out is listed in `text/left-out.jsonl`. Training documents whose title or id is among `names` are
     removed. Where the sources have changed since they were ingested, the tokenizer stays, only new text is
-    cut into tokens, and `told` is called with what has changed.
+    cut into tokens, and `told` is called with what has changed. `file_bytes` bounds the files of tokens.
     """
     folder.expect_outside(sources)
     problems = Problems(strict)
@@ -89,7 +90,9 @@ def ingest(
         encoded = encode_text(text, folder.tokenizer_path, place.encoded_path, workers, encoding, former)
     progress(0, 0, "Removing duplicates and contamination")
     replaced = folder.tokens_path if renewal is not None else None
-    corpus = pack(encoded, tokenizer, place.tokens_path, config, names, former=replaced)
+    corpus = pack(
+        encoded, tokenizer, place.tokens_path, config, names, former=replaced, file_bytes=file_bytes
+    )
     if renewal is None:
         return corpus
     changes.write(place.tokens_path / CHANGES)

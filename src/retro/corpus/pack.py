@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from retro.config import CorpusConfig
+from retro.config import FILE_BYTES, CorpusConfig
 from retro.config.as_json import to_dict
 from retro.corpus.decontamination import find_contaminated, matches_names
 from retro.corpus.documents import Document
@@ -31,6 +32,7 @@ def pack(
     names: frozenset[str] = frozenset(),
     against: Sequence[np.ndarray] = (),
     former: Path | None = None,
+    file_bytes: int = FILE_BYTES,
 ) -> Corpus:
     """Write a token store for each split, without duplicates or training documents close to held-out ones.
 
@@ -38,6 +40,7 @@ def pack(
     among `names` go too, and those too close to the tokens `against`. `removed.json` lists all that was
     removed, and what it matched. It is written last: where it stands beside a store of every split, nothing
     is left to do. A split that holds what it held in the `former` stores has its fingerprint from there.
+    `file_bytes` bounds the files of tokens.
     """
     inputs = {"encoded": encoded.fingerprint}
     if compared_with := against_fingerprint(names, against):
@@ -48,7 +51,8 @@ def pack(
     stores = {split: store for split, store in found.items() if store is not None}
     if len(stores) < len(settings) or not (path / REPORT).exists():
         removed = removals(encoded, config, names, against)
-        write = partial(_write_split, encoded, removed, tokenizer, inputs=inputs, former=former)
+        rest: dict[str, Any] = {"inputs": inputs, "former": former, "file_bytes": file_bytes}
+        write: Any = partial(_write_split, encoded, removed, tokenizer, **rest)
         written = {split: write(split, path / split, settings[split]) for split in settings}
         stores = {split: store for split, store in written.items() if store is not None}
         write_json(path / REPORT, list(removed.values()))
@@ -70,18 +74,19 @@ def _write_split(
     settings: dict[str, Any],
     inputs: dict[str, str],
     former: Path | None,
+    file_bytes: int,
 ) -> TokenStore | None:
     """The documents of a split that were not removed; nothing if none is left of a held-out split."""
-    rows = [
-        row for number, row in enumerate(encoded.rows()) if row["split"] == split and number not in removed
-    ]
-    if not rows and split == "train":
-        raise DataError("no training document is left; expected at least one; give more documents")
-    if not rows:
-        return None
     documents = (document for document in encoded.documents(split) if document.number not in removed)
+    first = next(documents, None)
+    if first is None and split == "train":
+        raise DataError("no training document is left; expected at least one; give more documents")
+    if first is None:
+        return None
     same = former / split if former is not None else None
-    return write_tokens(documents, rows, path, tokenizer, settings, inputs, former=same)
+    return write_tokens(
+        chain([first], documents), path, tokenizer, settings, inputs, former=same, file_bytes=file_bytes
+    )
 
 
 def removals(

@@ -127,7 +127,8 @@ class _Bench:
         """Continue the window's first two chunks by every row that has not done so yet."""
         name = f"sampled-{window.start}"
         found = self.kept.read(name) if self.kept.has(name) else {}
-        tokens = self.neighbours.store.tokens[window.start :][: 2 * self.neighbours.table.chunk_len]
+        end = window.start + 2 * self.neighbours.table.chunk_len
+        tokens = self.neighbours.store.tokens[window.start : end]
         for row in [row for row in self.rows if row not in found]:
             with self.rows[row].sampled() as way:
                 if way is not None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from retro.config import CorpusConfig, DatastoreConfig
+from retro.config import FILE_BYTES, CorpusConfig, DatastoreConfig
 from retro.config.as_json import from_dict
 from retro.corpus import readers
 from retro.corpus.documents import SPLITS, Document, split_of
@@ -83,10 +83,15 @@ def _kept_out_of(work: Workspace) -> Callable[[Document], bool]:
 
 
 def find_neighbours(
-    work: Workspace, split: str, progress: Progress = no_progress, executor: Executor | None = None
+    work: Workspace,
+    split: str,
+    progress: Progress = no_progress,
+    executor: Executor | None = None,
+    file_bytes: int = FILE_BYTES,
 ) -> Neighbours:
     """Find the neighbours of one split's chunks in the datastore."""
-    return find_in(work.store(split), work.datastore(), work.neighbours_path(split), progress, executor)
+    path = work.neighbours_path(split)
+    return find_in(work.store(split), work.datastore(), path, progress, executor, file_bytes)
 
 
 def neighbours_paths(work: Workspace) -> list[Path]:

@@ -6,7 +6,6 @@ which starts from the same `base_of`.
 """
 
 import dataclasses
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -344,10 +343,4 @@ def _sampling(work: Workspace, config: TrainingConfig, num_neighbours: int) -> S
 
 def sizes_by_source(store: TokenStore) -> dict[str, Any]:
     """Documents, tokens and bytes of each source, for a run's card."""
-    sizes: dict[str, Counter[str]] = {}
-    for index, row in enumerate(store.documents):
-        num_tokens = int(store.ends[index] - store.starts[index])
-        counts = sizes.setdefault(row["source"], Counter())
-        # `Counter.update` adds.
-        counts.update(documents=1, tokens=num_tokens, bytes=int(store.num_bytes[index]))
-    return {source: dict(counts) for source, counts in sorted(sizes.items())}
+    return dict(sorted(store.by_source().items()))

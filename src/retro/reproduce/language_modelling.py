@@ -49,7 +49,7 @@ def retrieval(study: Study, scale: Scale) -> Findings:
 def sources(study: Study, scale: Scale) -> Findings:
     """The gain on each source, beside its mean overlap with the datastore."""
     found = trio(study)
-    names = np.array([document["source"] for document in study.work.store("test").documents])
+    names = study.work.store("test").documents.column("source")
     bits, overlap = found.bits(), _document_overlaps(study, found)
     rows: list[list[Cell]] = []
     gains: dict[str, Interval] = {}

@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from retro.corpus.tokens import TokenStore
+from retro.stages.shards import Rows
 
 
 def short_hash(content_hash: str) -> int:
@@ -15,7 +16,7 @@ def short_hash(content_hash: str) -> int:
 
 def content_hashes(store: TokenStore) -> np.ndarray:
     """The short content hash of every document."""
-    return np.array([short_hash(document["content_hash"]) for document in store.documents], dtype=np.uint64)
+    return store.documents.short_hashes()
 
 
 class ChunkGrid:
@@ -26,7 +27,7 @@ class ChunkGrid:
     """
 
     def __init__(
-        self, tokens: np.ndarray, starts: np.ndarray, ends: np.ndarray, chunk_len: int, pad_id: int
+        self, tokens: Rows, starts: np.ndarray, ends: np.ndarray, chunk_len: int, pad_id: int
     ) -> None:
         self.chunk_len = chunk_len
         self.pad_id = pad_id

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from retro.config import FILE_BYTES
 from retro.corpus.tokens import TokenStore
 from retro.retrieval.blocks import Block, BlockSearch, block_of
 from retro.retrieval.chunks import ChunkTable, content_hashes
@@ -33,6 +34,7 @@ from retro.stages.files import locked
 from retro.stages.hints import with_paths
 from retro.stages.parts import ARRAYS, Parts
 from retro.stages.progress import Progress, no_progress
+from retro.stages.shards import Rows
 from retro.stages.stage import PLAN, Artifact, Stage, open_artifact, run_stage
 
 QUERIES = 8192
@@ -45,12 +47,14 @@ def find_neighbours(
     path: Path,
     progress: Progress = no_progress,
     executor: Executor | None = None,
+    file_bytes: int = FILE_BYTES,
 ) -> Neighbours:
     """Find the neighbours of every chunk, without chunks of the same document or of an equal one.
 
     Neighbours of an earlier version or of other tokens are brought up to date: of the documents that had
     theirs, a chunk that lost one is searched again, and the others look through what was added; new
     documents are searched in full. Interrupted, it goes on behind the last finished block of chunks.
+    `file_bytes` bounds the files of what is found; how they are cut is no setting.
     """
     place = store.artifact.path
     command = with_paths("retro ingest SOURCE --out WORK", place)
@@ -59,7 +63,8 @@ def find_neighbours(
     while True:
         version = datastore.snapshot().version
         try:
-            return Neighbours(_find(store, datastore, path, progress, executor), store, datastore)
+            found = _find(store, datastore, path, progress, executor, file_bytes)
+            return Neighbours(found, store, datastore)
         except CompactedError:
             # The newest version can be asked. If it is the same, files of it are missing.
             if datastore.ledger.version() == version:
@@ -67,7 +72,12 @@ def find_neighbours(
 
 
 def _find(
-    store: TokenStore, datastore: Datastore, path: Path, progress: Progress, executor: Executor
+    store: TokenStore,
+    datastore: Datastore,
+    path: Path,
+    progress: Progress,
+    executor: Executor,
+    file_bytes: int,
 ) -> Artifact:
     snapshot = datastore.snapshot()
     inputs = {"tokens": store.fingerprint, "datastore": snapshot.version.lineage}
@@ -80,7 +90,7 @@ def _find(
     _drop_outdated(path.with_name(path.name + ".partial"), inputs)
 
     def work(stage: Stage) -> None:
-        finding = _Finding(store, datastore, snapshot)
+        finding = _Finding(store, datastore, snapshot, file_bytes)
         if former.exists():
             finding.take_over(open_artifact(former, "neighbours", COMMAND))
         finding.finish(stage, progress, executor)
@@ -106,8 +116,9 @@ def _drop_outdated(partial: Path, inputs: dict[str, str]) -> None:
 class _Finding:
     """Neighbours on their way: what is known already, and what is still to be searched."""
 
-    def __init__(self, store: TokenStore, datastore: Datastore, snapshot: Snapshot) -> None:
+    def __init__(self, store: TokenStore, datastore: Datastore, snapshot: Snapshot, file_bytes: int) -> None:
         self.datastore = datastore
+        self.file_bytes = file_bytes
         self.snapshot = snapshot
         self.k = datastore.config.num_neighbours
         self.table = ChunkTable(store, datastore.chunk_len)
@@ -116,7 +127,7 @@ class _Finding:
         """Chunks whose former neighbours are all there still; they only look through what was added since."""
         self.rows = np.zeros(0, dtype=np.int64)
         """The row of every known chunk among the former ones."""
-        self.former: tuple[np.ndarray, np.ndarray] | None = None
+        self.former: tuple[Rows, Rows] | None = None
         """The chunks and distances that were found before."""
         self.added: list[int] = []
         """Documents that were added since the former neighbours were found."""
@@ -129,14 +140,11 @@ class _Finding:
             return
         self.former = load_found(former)
         former.expect_whole(DOCUMENTS)
-        firsts = dict(np.load(former.file(DOCUMENTS)).tolist())
-        self.rows = np.full(len(self.table), -1, dtype=np.int64)
-        for document, content_hash in enumerate(self.hashes.tolist()):
-            # An equal text has equal chunks, wherever it stood among the former tokens.
-            if content_hash in firsts:
-                begin, end = self.table.first[document], self.table.first[document + 1]
-                self.rows[begin:end] = np.arange(firsts[content_hash], firsts[content_hash] + end - begin)
-        self.known = self.rows >= 0
+        firsts = _look_up(self.hashes, np.load(former.file(DOCUMENTS)))
+        # An equal text has equal chunks, wherever it stood among the former tokens.
+        own = np.repeat(np.where(firsts >= 0, firsts - self.table.first[:-1], 0), self.table.num_chunks)
+        self.known = np.repeat(firsts >= 0, self.table.num_chunks)
+        self.rows = np.where(self.known, own + np.arange(len(self.table)), -1)
         for part in _parts(np.flatnonzero(self.known)):
             chunks, _ = self._of_former(part)
             lost = ((chunks >= 0) & ~self.snapshot.is_live(chunks)).any(axis=1)
@@ -164,7 +172,7 @@ class _Finding:
             executor = LocalExecutor(1)  # a search engine does the work, wherever it is asked from
         executor.needs(None, *search.files.paths())
         run: Any = partial(executor.map, search)
-        with FoundFiles(stage, self.table, self.k, highest_chunk(self.snapshot)) as files:
+        with FoundFiles(stage, self.table, self.k, highest_chunk(self.snapshot), self.file_bytes) as files:
             for part in kept:
                 files.write(part, *self._of_former(part))
             for (_, part), found in zip(blocks, parts.map(run, self._named(blocks)), strict=True):
@@ -181,6 +189,16 @@ class _Finding:
             name = f"{among}-{part[0]:09d}-{part[-1]:09d}-{len(part)}"
             known = self._of_former(part) if among == "added" else None
             yield name, block_of(self.table, self.hashes, part, self.k, known)
+
+
+def _look_up(hashes: np.ndarray, firsts: np.ndarray) -> np.ndarray:
+    """The first former chunk of every document, by its content hash; −1 where it was not there."""
+    order = np.argsort(firsts[:, 0], kind="stable")
+    known = firsts[order, 0]
+    # Of several equal documents the last: the place before the first one that is greater.
+    places = np.searchsorted(known, hashes, side="right") - 1
+    is_known = (places >= 0) & (known[np.maximum(places, 0)] == hashes)
+    return np.where(is_known, firsts[order[np.maximum(places, 0)], 1].astype(np.int64), -1)
 
 
 def highest_chunk(snapshot: Snapshot) -> int:

@@ -13,19 +13,30 @@ from typing import Any
 
 import numpy as np
 
+from retro.config import FILE_BYTES
 from retro.corpus.tokens import TokenStore
 from retro.errors import ArtifactError
 from retro.retrieval.chunks import ChunkTable, content_hashes
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.search import Neighbour
-from retro.stages.arrays import load_array, reserve
+from retro.stages.arrays import reserve
 from retro.stages.files import atomic_path, make_fingerprint
 from retro.stages.hints import with_paths
+from retro.stages.shards import (
+    Rows,
+    ShardedArray,
+    drop_shards,
+    file_names,
+    files_of,
+    load_shards,
+    rows_per_file,
+)
 from retro.stages.stage import Artifact, Stage, open_artifact
 from retro.wording import counted
 
 COMMAND = "retro neighbours WORK"
-NEIGHBOURS, DISTANCES, DOCUMENTS = "neighbours.npy", "distances.npy", "documents.npy"
+NEIGHBOURS, DISTANCES, DOCUMENTS = "neighbours", "distances", "documents.npy"
+"""What is found is one file each, or several; the documents' table is one."""
 
 
 class Neighbours:
@@ -107,7 +118,7 @@ class Neighbours:
         chosen.distances = self.distances[rows]
         return chosen
 
-    def replaced(self, chunks: np.ndarray, distances: np.ndarray) -> "Neighbours":
+    def replaced(self, chunks: Rows, distances: Rows) -> "Neighbours":
         """Others of the same chunks, found in the same datastore."""
         other = copy.copy(self)
         other.chunks = chunks
@@ -121,11 +132,11 @@ def recorded_version(artifact: Artifact, datastore: Datastore) -> int | None:
     return next((v.number for v in datastore.ledger.versions() if v.lineage == lineage), None)
 
 
-def load_found(artifact: Artifact) -> tuple[np.ndarray, np.ndarray]:
+def load_found(artifact: Artifact) -> tuple[Rows, Rows]:
     """The chunks and the distances that were found, mapped into memory."""
     remedy = f"remove {artifact.path} and run: {COMMAND}"
-    chunks = load_array(artifact.file(NEIGHBOURS), remedy, mapped=True)
-    distances = load_array(artifact.file(DISTANCES), remedy, mapped=True)
+    chunks = load_shards(files_of(artifact, NEIGHBOURS), remedy)
+    distances = load_shards(files_of(artifact, DISTANCES), remedy)
     kinds = chunks.dtype.kind + distances.dtype.kind
     if chunks.ndim != 2 or chunks.shape != distances.shape or kinds != "if":
         raise ArtifactError(
@@ -138,9 +149,12 @@ def load_found(artifact: Artifact) -> tuple[np.ndarray, np.ndarray]:
 class FoundFiles:
     """The files of neighbours, filled in any order and not in memory; they are whole when the block ends."""
 
-    def __init__(self, stage: Stage, table: ChunkTable, k: int, highest: int) -> None:
-        """`highest` is the largest number of a chunk that can be found."""
+    def __init__(
+        self, stage: Stage, table: ChunkTable, k: int, highest: int, file_bytes: int = FILE_BYTES
+    ) -> None:
+        """`highest` is the largest number of a chunk that can be found; `file_bytes` bounds each file."""
         self._stage = stage
+        self._file_bytes = file_bytes
         self._table = table
         self._shape = (len(table), k)
         # Half the size for all datastores below two thousand million chunks.
@@ -153,11 +167,17 @@ class FoundFiles:
         self._distances = self._map(DISTANCES, np.float32)
         return self
 
-    def _map(self, name: str, dtype: Any) -> np.memmap:
-        path = self._files.enter_context(atomic_path(self._stage.file(name)))
-        mapped = np.lib.format.open_memmap(path, "w+", dtype, self._shape)
-        reserve(path)
-        return mapped
+    def _map(self, name: str, dtype: Any) -> ShardedArray:
+        drop_shards(self._stage, name)
+        num_rows, k = self._shape
+        most = rows_per_file(self._file_bytes, k * np.dtype(dtype).itemsize)
+        parts = []
+        for number, file in enumerate(file_names(name, num_rows, most)):
+            path = self._files.enter_context(atomic_path(self._stage.file(file)))
+            shape = (min(most, num_rows - number * most), k)
+            parts.append(np.lib.format.open_memmap(path, "w+", dtype, shape))
+            reserve(path)
+        return ShardedArray(parts)
 
     def write(self, rows: np.ndarray, chunks: np.ndarray, distances: np.ndarray) -> None:
         """The neighbours of some chunks of the table."""

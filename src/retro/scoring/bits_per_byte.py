@@ -57,7 +57,7 @@ def chunk_bytes(table: ChunkTable, tokenizer: Tokenizer) -> np.ndarray:
     """Bytes of text of each chunk."""
     # Bytes are counted by token, so a character split across two chunks counts by its bytes in
     # both.
-    sums: np.ndarray = np.add.reduceat(tokenizer.token_lengths[table.store.tokens], table.starts)
+    sums: np.ndarray = np.add.reduceat(tokenizer.token_lengths[np.asarray(table.store.tokens)], table.starts)
     return sums
 
 

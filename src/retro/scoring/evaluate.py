@@ -364,7 +364,7 @@ def _by_source(
     by_document: dict[str, np.ndarray], sizes: Sizes, neighbours: Neighbours
 ) -> dict[str, dict[str, Any]]:
     """Metrics of every source in every mode."""
-    sources = np.array([document["source"] for document in neighbours.store.documents])
+    sources = neighbours.store.documents.column("source")
     found: dict[str, dict[str, Any]] = {}
     for source in sorted(set(sources.tolist())):
         # Documents of this source only; intervals are then over these documents.

@@ -168,7 +168,7 @@ def make_set(
 def write_set(
     source: str, path: Path, tokenizer: Tokenizer, fields: FieldMap | None = None, command: str = COMMAND
 ) -> TokenStore:
-    """The token store of a set, in the source's order. Memory holds the set's tokens, but not its text."""
+    """The token store of a set, in the source's order."""
     inputs = {"documents": source_fingerprint(source, fields)}
     # If the set has been encoded before, its tokens are reused and the source is not read
     # again.
@@ -176,12 +176,13 @@ def write_set(
         store = TokenStore.open(path)
         if store.artifact.inputs == {**inputs, "tokenizer": tokenizer.fingerprint}:
             return store
-    encoded = []
-    for number, document in enumerate(documents_of(source, fields)):
-        tokens = np.array(tokenizer.encode(document.text), dtype=tokenizer.dtype)
-        encoded.append(EncodedDocument(number, row_of(document, len(tokens)), tokens))
-    rows = [document.row for document in encoded]
-    return write_tokens(encoded, rows, path, tokenizer, {}, inputs, command)
+
+    def encoded() -> Iterator[EncodedDocument]:
+        for number, document in enumerate(documents_of(source, fields)):
+            tokens = np.array(tokenizer.encode(document.text), dtype=tokenizer.dtype)
+            yield EncodedDocument(number, row_of(document, len(tokens)), tokens)
+
+    return write_tokens(encoded(), path, tokenizer, {}, inputs, command)
 
 
 def _compare(store: TokenStore, datastore: Datastore, training: TokenStore | None, path: Path) -> Seen:
@@ -197,7 +198,7 @@ def _compare(store: TokenStore, datastore: Datastore, training: TokenStore | Non
         shutil.rmtree(path)
 
     def work(stage: Stage) -> None:
-        ids = [row["id"] for row in store.documents]
+        ids = store.documents.column("id").tolist()
         documents = [store.document(number) for number in range(len(store))]
         seen = find_seen(ids, content_hashes(store), documents, datastore, training)
         write_json(stage.file("seen.json"), seen.ids)

@@ -18,6 +18,7 @@ from retro.errors import ConfigError
 from retro.model.protocol import ModelFacts
 from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.neighbours import Neighbours
+from retro.stages.shards import Rows
 
 
 class Texts(Protocol):
@@ -26,10 +27,17 @@ class Texts(Protocol):
     Sequence i is `tokens[starts[i]:ends[i]]`.
     """
 
-    tokens: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
-    pad_id: int
+    @property
+    def tokens(self) -> Rows: ...
+
+    @property
+    def starts(self) -> np.ndarray: ...
+
+    @property
+    def ends(self) -> np.ndarray: ...
+
+    @property
+    def pad_id(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,8 @@ def beginnings(table: ChunkTable, num_documents: int, length: int, each: bool = 
         for window in windows_of(store, length, length)
         if window.start == store.starts[window.document] and window.num_tokens >= 2 * table.chunk_len
     ]
-    sources = [store.documents[window.document]["source"] for window in firsts]
+    names, codes = store.documents.coded("source")
+    sources = [names[codes[window.document]] for window in firsts]
     drawn: list[int] = []
     for source in sorted(set(sources)) if each else [None]:
         numbers = [number for number, name in enumerate(sources) if source in (None, name)]

@@ -105,7 +105,7 @@ class PackedBatches:
         self.k = k
         self.omission = omission
         self.hashes = content_hashes(store)
-        self.ids = [document["id"] for document in store.documents]
+        self.store = store
         # Two epochs: batches are made ahead, so the next epoch begins before the last has ended.
         self._shuffled = lru_cache(maxsize=2)(self._shuffle)
         self._by_source = self._pack_by_source(store, mixture or {})
@@ -123,7 +123,8 @@ class PackedBatches:
     def documents(self, number: int) -> list[str]:
         numbers = self._numbers(number, 0, self.batch_size)
         chunks = np.stack([self._sequence(index) for index in numbers])
-        return [self.ids[document] for document in np.unique(self.table.documents[chunks[chunks >= 0]])]
+        found = np.unique(self.table.documents_of(chunks[chunks >= 0]))
+        return [self.store.documents[document]["id"] for document in found.tolist()]
 
     def _numbers(self, number: int, start: int, stop: int) -> range:
         """The sequences of a batch, which are numbered through all batches and epochs."""
@@ -149,7 +150,10 @@ class PackedBatches:
     def _pack(self, documents: np.ndarray) -> np.ndarray:
         """The chunks of documents in this order, cut into sequences."""
         first, per_sequence = self.table.first, self.chunks_per_sequence
-        chunks = np.concatenate([np.arange(first[document], first[document + 1]) for document in documents])
+        num_chunks = self.table.num_chunks[documents]
+        # Consecutive numbers, moved by document from where it begins in this row to where in the table.
+        moved = first[documents] - (np.cumsum(num_chunks) - num_chunks)
+        chunks = np.arange(num_chunks.sum()) + np.repeat(moved, num_chunks)
         # Up to the next multiple of a sequence's length.
         missing = np.full(-len(chunks) % per_sequence, -1)
         return np.concatenate([chunks, missing]).reshape(-1, per_sequence)
@@ -159,15 +163,15 @@ class PackedBatches:
 
         A source's documents are shuffled once; its sequences are shuffled again each epoch.
         """
-        sources = np.array([document["source"] for document in store.documents])
-        unknown = sorted(set(mixture) - set(sources.tolist()))
+        if not mixture:
+            return {}
+        sources, codes = store.documents.coded("source")
+        unknown = sorted(set(mixture) - set(sources))
         if unknown:
-            raise ConfigError(
-                f"mixture names {unknown}; expected sources of the corpus: {sorted(set(sources.tolist()))}"
-            )
-        rng = np.random.default_rng([self.seed, len(sources)])
+            raise ConfigError(f"mixture names {unknown}; expected sources of the corpus: {sorted(sources)}")
+        rng = np.random.default_rng([self.seed, len(store)])
         return {
-            source: self._pack(rng.permutation(np.flatnonzero(sources == source)))
+            source: self._pack(rng.permutation(np.flatnonzero(codes == sources.index(source))))
             for source in sorted(mixture)
         }
 
@@ -208,7 +212,7 @@ class PackedBatches:
     def _continues(self, chunks: np.ndarray) -> np.ndarray:
         """Whether the next chunk belongs to the same document."""
         table = self.table
-        result: np.ndarray = chunks + 1 < table.first[table.documents[chunks] + 1]
+        result: np.ndarray = chunks + 1 < table.first[table.documents_of(chunks) + 1]
         return result
 
     def _same_sequence(self, chunks: np.ndarray) -> np.ndarray:
@@ -216,7 +220,7 @@ class PackedBatches:
         assert self.neighbours is not None
         safe = np.where(chunks >= 0, chunks, 0)
         # Compared by content hash, so that copies under another id are found, too.
-        present = self.hashes[self.table.documents[safe]]
+        present = self.hashes[self.table.documents_of(safe)]
         found = self.neighbours.documents(safe, self.k)
         # Each neighbour's document (sequence, place, rank, 1) against all documents of its
         # sequence (sequence, 1, 1, place).

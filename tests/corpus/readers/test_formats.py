@@ -4,7 +4,6 @@ import bz2
 import csv
 import gzip
 import json
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ import zstandard
 from retro.corpus.documents import Document
 from retro.corpus.readers import FieldMap, Problems, read, read_stdlib
 from retro.corpus.readers.paths import format_by_content, format_by_name
-from retro.errors import ConfigError, DataError, MissingExtraError
+from retro.errors import ConfigError, DataError
 
 ROWS = [
     {
@@ -181,13 +180,6 @@ def test_a_dump_goes_to_its_own_reader(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_missing_source_names_the_catalogue() -> None:
     with pytest.raises(DataError, match=r"no corpus of the catalogue.*licences"):
         read("nowhere")
-
-
-def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"pyarrow.*retro-lm\[parquet\]"):
-        list(read(str(tmp_path / "a.parquet")))
 
 
 def test_each_source_may_have_fields_of_its_own(tmp_path: Path) -> None:

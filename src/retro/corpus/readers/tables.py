@@ -12,7 +12,6 @@ from retro.corpus.readers.encodings import UTF8, encoding_of_table
 from retro.corpus.readers.problems import Kind, Problems
 from retro.corpus.readers.records import FieldMap, to_document
 from retro.corpus.readers.streams import BROKEN, count_bytes, metered, open_stream
-from retro.errors import MissingExtraError
 
 MAX_FIELD = 64 * 2**20
 """Characters of one CSV field; it bounds what an unclosed quote can swallow."""
@@ -134,12 +133,9 @@ def read_parquet(
     file: Path, name: str, source: str, fields: FieldMap, problems: Problems
 ) -> Iterator[Document]:
     """One document a row, from one batch of a row group at a time; only the mapped columns are read."""
-    try:
-        arrow: Any = importlib.import_module("pyarrow")
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        problems.add_missing(str(file), MissingExtraError("pyarrow", "parquet"), file.stat().st_size)
-        return
+    # Parquet is loaded where there is such a file, as it takes a moment.
+    arrow: Any = importlib.import_module("pyarrow")
+    parquet: Any = importlib.import_module("pyarrow.parquet")
     number = 0
     try:
         with parquet.ParquetFile(file, pre_buffer=False, buffer_size=READ_BYTES) as table:

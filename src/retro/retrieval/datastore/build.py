@@ -131,7 +131,8 @@ def removal(path: Path, dependents: Sequence[Path] = ()) -> Removal:
 
 
 def _sources_of(store: TokenStore) -> list[str]:
-    return sorted({row["source"] for row in store.documents})
+    sources, _ = store.documents.coded("source")
+    return sorted(sources)
 
 
 def _create(partial: Path, facts: dict[str, Any], tokenizer_path: Path, sources: list[str]) -> None:
