@@ -118,6 +118,22 @@ def test_several_numbers_of_neighbours_are_what_each_is_alone(
 
 
 @torch.no_grad()
+def test_neighbours_are_read_no_deeper_than_they_are_needed() -> None:
+    model = fitted_with("attention")
+    tokens = text(1, 29)
+    run: list[int] = []
+    layers: Any = model.base.model.layers
+    for number, layer in enumerate(layers):
+        layer.mlp.register_forward_hook(lambda *_, number=number: run.append(number))
+    retrieved = model.retrieve(tokens, *neighbours_of(tokens))
+    assert retrieved is not None
+    assert sorted(retrieved.memories) == [0, 1, 2]
+    # Of the last layer that is read only keys and values are.
+    assert run == [0, 1]
+    model.detach()
+
+
+@torch.no_grad()
 def test_neighbours_change_something_and_masked_ones_nothing(model: FittedModel) -> None:
     tokens = text(2, 29)
     neighbours, mask = neighbours_of(tokens)

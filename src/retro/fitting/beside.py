@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from retro.fitting.interface import Asked, own_attention, put_in, take_out
+from retro.fitting.interface import Asked, put_in, take_out
 from retro.fitting.readings import _ACTIVE
 
 PREFIX = "retro_beside_"
@@ -91,6 +91,8 @@ class Folded:
     offset: Float[Tensor, "batch heads 1 voter"]
     """What is added to the logits: the heads' weighing, and as good as −∞ where nothing is to be read."""
     present: Bool[Tensor, "batch 1 1"]
+    is_whole: bool
+    """Whether every sequence has something to read."""
 
 
 def fold(memory: Memory, weighing: Weighing, scaling: float) -> Folded:
@@ -99,6 +101,7 @@ def fold(memory: Memory, weighing: Weighing, scaling: float) -> Folded:
     group = heads // memory.keys.shape[2]
     is_token, likeness = memory.is_token[:, 0, None, None], memory.likeness[:, 0]
     keys = memory.keys[:, 0].repeat_interleave(group, 1) * (scaling * weighing.scale)[:, None, None]
+    present = is_token.any(-1)
     offset = _precise(weighing.bias)[None, :, None, None].expand(len(keys), -1, 1, keys.shape[2])
     if weighing.trust is not None:
         offset = offset + (likeness @ weighing.trust.T).transpose(1, 2)[:, :, None]
@@ -106,7 +109,8 @@ def fold(memory: Memory, weighing: Weighing, scaling: float) -> Folded:
         keys.transpose(2, 3).contiguous(),
         memory.values[:, 0].repeat_interleave(group, 1),
         offset.masked_fill(~is_token, NONE),
-        is_token.any(-1),
+        present,
+        bool(present.all()),
     )
 
 
@@ -119,8 +123,34 @@ def read_folded(
     return (logits - total).exp().to(memory.values.dtype) @ memory.values, total[..., 0]
 
 
+def read_together(asked: Asked, memory: Folded) -> Float[Tensor, "batch 1 heads value_dim"]:
+    """What single tokens read of their past and of the neighbours, in one softmax.
+
+    As the mean of both readings, but for rounding, and without asking the base's own attention; only where
+    every sequence has neighbours.
+    """
+    own = own_logits(asked)
+    past = own.shape[-1]
+    logits = [own, _capped(_precise(asked.query @ memory.keys), asked.softcap) + memory.offset]
+    if asked.sinks is not None:
+        logits.append(asked.sinks.to(own).reshape(1, -1, 1, 1).expand(len(own), -1, 1, 1))
+    weights = torch.cat(logits, -1).softmax(-1).to(asked.value.dtype)
+    grouped = weights[..., :past].unflatten(1, (asked.value.shape[1], -1)).squeeze(3)
+    found = (grouped @ asked.value).flatten(1, 2)
+    voters = weights[..., past : past + memory.values.shape[2]]
+    return (found + (voters @ memory.values).squeeze(2))[:, None]
+
+
 def own_total(asked: Asked) -> Float[Tensor, "batch heads seq"]:
     """The logarithm of the sum of exponentials of the base's own self-attention."""
+    total = own_logits(asked).logsumexp(-1)
+    if asked.sinks is not None:
+        total = torch.logaddexp(total, asked.sinks.to(total).reshape(1, -1, 1))
+    return total
+
+
+def own_logits(asked: Asked) -> Float[Tensor, "batch heads seq past"]:
+    """Those of the base's own self-attention, but for its sinks."""
     query, key, mask = asked.query, asked.key, asked.mask
     group = query.shape[1] // key.shape[1]
     grouped = rearrange(query, "batch (kv group) seq d -> batch kv (group seq) d", group=group)
@@ -138,10 +168,7 @@ def own_total(asked: Asked) -> Float[Tensor, "batch heads seq"]:
         logits = logits.masked_fill(~mask[..., :past], NONE)
     else:
         logits = logits + mask[..., :past]
-    total = logits.logsumexp(-1)
-    if asked.sinks is not None:
-        total = torch.logaddexp(total, asked.sinks.to(total).reshape(1, -1, 1))
-    return total
+    return logits
 
 
 def _capped(logits: Tensor, softcap: float | None) -> Tensor:
@@ -188,12 +215,12 @@ def attend_beside(
 
     Some modules give the mask by its name, so the argument is called as transformers calls it.
     """
-    own, weights = own_attention(module, PREFIX)(module, query, key, value, attention_mask, **options)
+    asked = Asked(module, query, key, value, attention_mask, options, PREFIX)
     reading = _ACTIVE.get()
     layer = None if reading is None else reading.joints.number.get(id(module))
     if reading is None or layer is None:
-        return own, weights
-    return reading.attend(layer, Asked(module, query, key, value, attention_mask, options, own)), weights
+        return asked.answer
+    return reading.attend(layer, asked), asked.weights
 
 
 def put_beside(model: nn.Module) -> None:

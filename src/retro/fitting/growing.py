@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from retro.fitting.beside import fold, own_total, read_folded, share
+from retro.fitting.beside import fold, own_total, read_folded, read_together, share
 from retro.fitting.interface import Asked
 from retro.fitting.readings import Reading
 from retro.fitting.whole import WholeReading
@@ -73,6 +73,8 @@ class NewestReading(Reading):
         if folded is None:
             folded = fold(memory, self.model.weighing(layer, asked.num_heads), asked.scaling)
             self.decoding.folded[layer] = folded
+        if folded.is_whole:
+            return read_together(asked, folded)
         found, total = read_folded(asked.query, folded, asked.softcap)
         mixed = share(found, total, asked.own.transpose(1, 2), own_total(asked), folded.present)
         return mixed.transpose(1, 2).contiguous()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ WATCHED = "retro_watched_"
 
 @dataclass(frozen=True)
 class Asked:
-    """One call of a base's attention by one of its modules, and what its own function answered."""
+    """One call of a base's attention by one of its modules, and what its own function answers if asked."""
 
     module: nn.Module
     query: Tensor
@@ -31,8 +32,24 @@ class Asked:
     value: Tensor
     mask: Tensor | None
     options: dict[str, Any]
-    own: Tensor
-    """As the base has it, (batch, seq, heads, head_dim)."""
+    prefix: str
+    """Of ours, before the name of the base's own attention."""
+
+    @cached_property
+    def answer(self) -> tuple[Tensor, Any]:
+        """What the base's own function gives, and its weights if it tells them; computed once."""
+        function = own_attention(self.module, self.prefix)
+        return function(self.module, self.query, self.key, self.value, self.mask, **self.options)
+
+    @property
+    def own(self) -> Tensor:
+        """As the base has it, (batch, seq, heads, head_dim)."""
+        return self.answer[0]
+
+    @property
+    def weights(self) -> Any:
+        """Those of the base's own function, if it was asked."""
+        return self.answer[1] if "answer" in vars(self) else None
 
     @property
     def num_heads(self) -> int:
@@ -134,8 +151,8 @@ def _attend_watched(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, Any]:
-    own, weights = own_attention(module, WATCHED)(module, query, key, value, attention_mask, **options)
+    call = Asked(module, query, key, value, attention_mask, options, WATCHED)
     asked = _WATCHING.get()
     if asked is not None:
-        asked.append(Asked(module, query, key, value, attention_mask, options, own))
-    return own, weights
+        asked.append(call)
+    return call.answer

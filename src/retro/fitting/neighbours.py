@@ -77,15 +77,19 @@ class _Enough(Exception):  # noqa: N818 — not an error: the layers above are n
 class _Trunk(Reading):
     """Reads text through the first layers of the base, and stops there if that is all that is needed."""
 
-    def __init__(self, joints: Joints, last: int) -> None:
-        """`last` is the layer, from 0, after which nothing is needed; −1 for none."""
+    def __init__(self, joints: Joints, last: int, deepest: int = -1) -> None:
+        """`last` is the layer, from 0, after which nothing is needed, `deepest` the one of which only keys
+        and values are; −1 for none."""
         super().__init__(joints)
         self.last = last
+        self.deepest = deepest
         self.memories: dict[int, tuple[Tensor, Tensor]] = {}
         """Keys and values of each layer, as its attention was given them."""
 
     def attend(self, layer: int, asked: Asked) -> Tensor:
         self.memories[layer] = (asked.key, asked.value)
+        if layer == self.deepest:
+            raise _Enough
         return asked.own
 
     def leave(self, layer: int, states: Tensor) -> None:
@@ -173,7 +177,10 @@ def _read_rows(
     inputs: dict[str, Any] = {"input_ids": rows, "use_cache": False}
     if model.relative:
         inputs["position_ids"] = first[:, None] + torch.arange(rows.shape[1], device=rows.device)
-    trunk = _Trunk(model.reader.joints, matched if model.bias is None else -1)
+    deepest = -1 if model.bias is None else max(model.config.layers) - 1
+    # What is needed last ends the pass.
+    ends = (matched, -1) if matched >= deepest else (-1, deepest)
+    trunk = _Trunk(model.reader.joints, *ends)
     with suppress(_Enough):
         model.run(trunk, model.reader, **inputs)
     memories = trunk.memories

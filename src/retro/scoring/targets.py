@@ -136,7 +136,7 @@ def _score_batch(
 ) -> Iterator[tuple[int, Window, float, bool]]:
     """For each k and window, the bits of the scored tokens, and whether all of them are the most probable."""
     tokens = batch_tokens(texts, windows)
-    inputs = [tensor.to(model.device) for tensor in (torch.from_numpy(tokens), batch_targets(texts, windows))]
+    read, targets = torch.from_numpy(tokens).to(model.device), batch_targets(texts, windows).to(model.device)
     most = max(ks)
     retrieved: tuple[np.ndarray, ...] = ()
     if retriever is not None and most:
@@ -145,7 +145,7 @@ def _score_batch(
     with products_in(dtype, model.device):
         # Neighbours are sorted by distance, so the first k of a larger search are those a
         # search for k finds.
-        found = score_each(model, *inputs, ks, *given, greedy=True)
+        found = score_each(model, read, targets, ks, *given, greedy=True)
     for k, scored in zip(ks, found, strict=True):
         assert scored.greedy is not None
         # Positions that are not scored have log-probability 0 and count as greedy, so they
