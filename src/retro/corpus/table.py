@@ -100,7 +100,9 @@ class DocumentTable(Sequence[dict[str, str]]):
             known = [
                 numbers.setdefault(_text(value), len(numbers)) for value in encoded.dictionary.to_pylist()
             ]
-            codes[start : start + len(encoded)] = np.array(known, dtype=np.int32)[encoded.indices.to_numpy()]
+            # Arrow's own way to NumPy would load pandas.
+            indices = np.frombuffer(encoded.indices.buffers()[1], dtype=np.int32)[: len(encoded)]
+            codes[start : start + len(encoded)] = np.array(known, dtype=np.int32)[indices]
             start += len(encoded)
         return list(numbers), codes
 
@@ -155,13 +157,17 @@ class TableWriter:
     def add(self, row: dict[str, Any]) -> None:
         """Write a row; what it has beside the columns is dropped."""
         values = {name: row[name] for name in COLUMNS}
-        self._rows.append(values | {HASH: bytes.fromhex(values[HASH])})
+        digest = bytes.fromhex(values[HASH])
+        if len(digest) != HASH_BYTES:
+            raise ValueError(f"content hash {values[HASH]!r} has {len(digest)} bytes; expected {HASH_BYTES}")
+        self._rows.append(values | {HASH: digest})
         if len(self._rows) == BATCH:
             self._flush()
 
     def _flush(self) -> None:
         if self._rows:
-            self._writer.write_batch(pa.RecordBatch.from_pylist(self._rows, SCHEMA))
+            columns = [_packed(name, [row[name] for row in self._rows]) for name in COLUMNS]
+            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
             self._rows = []
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -180,6 +186,17 @@ EXPECTED = "expected a whole table of documents"
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as lines:
         yield from map(json.loads, lines)
+
+
+def _packed(name: str, values: list[Any]) -> Any:
+    """A column of a batch. From a list, Arrow would load pandas to see whether it is one of its own."""
+    if name == HASH:
+        digests = pa.py_buffer(b"".join(values))
+        return pa.Array.from_buffers(SCHEMA.field(name).type, len(values), [None, digests])
+    texts = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(texts))]
+    return pa.Array.from_buffers(SCHEMA.field(name).type, len(values), buffers)
 
 
 def _row(values: dict[str, Any]) -> dict[str, str]:
