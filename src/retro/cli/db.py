@@ -43,8 +43,8 @@ class Add:
     fields: FieldMap = field(default_factory=FieldMap)
     """Which fields of a record hold what."""
     executor: Literal["local", "ray"] = "local"
-    """Where new chunks are embedded: by processes of this machine, or by tasks of a Ray
-    cluster, which RAY_ADDRESS may name."""
+    """Where new chunks are embedded and the codes of an index are made: by processes of this
+    machine, or by tasks of a Ray cluster, which RAY_ADDRESS may name."""
     workers: int = 0
     """Processes or tasks at once; 0: this process alone, with all its threads, or one task for each core of
     the cluster."""
@@ -65,8 +65,8 @@ class Sync:
     fields: FieldMap = field(default_factory=FieldMap)
     """Which fields of a record hold what."""
     executor: Literal["local", "ray"] = "local"
-    """Where new chunks are embedded: by processes of this machine, or by tasks of a Ray
-    cluster, which RAY_ADDRESS may name."""
+    """Where new chunks are embedded and the codes of an index are made: by processes of this
+    machine, or by tasks of a Ray cluster, which RAY_ADDRESS may name."""
     workers: int = 0
     """Processes or tasks at once; 0: this process alone, with all its threads, or one task for each core of
     the cluster."""
@@ -92,6 +92,12 @@ class Compact:
 
     place: Place
     """A workspace or a datastore."""
+    executor: Literal["local", "ray"] = "local"
+    """Where the codes of an index are made: by processes of this machine, or by tasks of a Ray
+    cluster, which RAY_ADDRESS may name."""
+    workers: int = 0
+    """Processes or tasks at once; 0: this process alone, with all its threads, or one task for each core of
+    the cluster."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +163,8 @@ def opened(place: Path) -> "Datastore":
     return open_datastore(place)
 
 
-def embedding(options: Add | Sync) -> "closing[Executor]":
-    """What makes the keys of new chunks, until they are made."""
+def workers(options: Add | Sync | Compact) -> "closing[Executor]":
+    """What makes keys and codes, until they are made."""
     from retro.stages.cluster import open_executor
 
     return closing(open_executor(options.executor, options.workers, default=1))
@@ -171,7 +177,7 @@ def add(options: Add) -> None:
     datastore = opened(options.place)
     # A generator: sources may be larger than the memory.
     documents = (document for source in options.sources for document in readers.read(source, options.fields))
-    with RichNarrator().progress("Embedding the new chunks") as progress, embedding(options) as executor:
+    with RichNarrator().progress("Embedding the new chunks") as progress, workers(options) as executor:
         for source in options.sources:
             catalogue.fetch_if_missing(source, progress)
         version = datastore.add(documents, progress, executor)
@@ -196,7 +202,7 @@ def sync(options: Sync) -> None:
         )
     datastore = opened(options.place)
     num_kept_out = 0
-    with RichNarrator().progress("Embedding the new chunks") as progress, embedding(options) as executor:
+    with RichNarrator().progress("Embedding the new chunks") as progress, workers(options) as executor:
         if options.sources:
             around = work if has_tokens else None
             synced, num_kept_out = sync_sources(
@@ -242,8 +248,8 @@ def compact(options: Compact) -> None:
     snapshot = datastore.snapshot()
     # Counted before compacting, which removes the deleted documents' tokens.
     left = tokens_of_deleted(snapshot, datastore.tokenizer.vocab_size)
-    with RichNarrator().progress("Compacting") as progress:
-        version = datastore.compact(progress)
+    with RichNarrator().progress("Compacting") as progress, workers(options) as executor:
+        version = datastore.compact(progress, executor)
     CONSOLE.print(
         f"{datastore.path}: version {version}, {before / 1e6:,.1f} → {size_of(datastore.path) / 1e6:,.1f} MB",
         soft_wrap=True,
