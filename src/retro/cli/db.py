@@ -112,10 +112,15 @@ class Engine:
     place: Place
     """A workspace or a datastore."""
     address: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[ADDRESS]")] = ""
-    """`milvus:http://HOST:19530` for a cluster, `milvus:FILE.db` for Milvus Lite, or `local` for this
-    machine's own indexes. Without it, the engine that is set is brought up to date."""
+    """`milvus:http://HOST:19530` for a cluster of Milvus, `milvus:FILE.db` for Milvus Lite, `ray:HOST:6379`
+    for processes of a Ray cluster that hold parts of the datastore (`ray` for that of RAY_ADDRESS), or
+    `local` for this machine's own indexes. Without it, the engine that is set is brought up to date."""
     collection: str = ""
     """The collection's name in the engine, by default one of this datastore's own."""
+    parts: int = 0
+    """Of Ray: into how many parts the datastore is divided; 0: as before, or one for each node."""
+    replicas: int = 0
+    """Of Ray: how many processes hold each part, on different nodes; 0: as before, or 2."""
 
 
 @dataclass(frozen=True)
@@ -273,19 +278,23 @@ def engine(options: Engine) -> None:
             f"such as milvus:http://HOST:19530; run: retro db engine {quoted(options.place)} ADDRESS"
         )
     address = options.address or (setting.address if setting else "")
-    named = options.collection or (setting.collection if setting and setting.address == address else "")
+    same = setting if setting and setting.address == address else None
+    named = options.collection or (same.collection if same else "")
+    parts = options.parts or (same.parts if same else 0)
+    replicas = options.replicas or (same.replicas if same else 0)
     with RichNarrator().progress("Sending keys to the engine") as progress:
-        datastore.use_engine(address, named, progress)
+        datastore.use_engine(address, named, progress, parts, replicas)
     found = datastore.engine_setting()
     if found is None:
         CONSOLE.print(f"{datastore.path} is searched by this machine's own indexes", soft_wrap=True)
         return
+    is_measured = found.latency_ms > 0
+    measured = f"recall@10 {found.recall_at_10:.3f}, {found.latency_ms:.2f} ms a query"
     CONSOLE.print(
-        f"{datastore.path} is searched by {found}: recall@10 {found.recall_at_10:.3f}, "
-        f"{found.latency_ms:.2f} ms a query",
+        f"{datastore.path} is searched by {found}: {measured if is_measured else 'not measured'}",
         soft_wrap=True,
     )
-    if found.recall_at_10 < datastore.config.target_recall:
+    if is_measured and found.recall_at_10 < datastore.config.target_recall:
         CONSOLE.print(
             f"this is below the {datastore.config.target_recall} that the datastore aims at", soft_wrap=True
         )

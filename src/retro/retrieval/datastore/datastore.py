@@ -88,13 +88,22 @@ class Datastore(DatastoreReader):
         with Writer(self, executor=executor) as writer:
             return writer.merge(progress)
 
-    def use_engine(self, address: str, collection: str = "", progress: Progress = no_progress) -> None:
-        """Have a search engine find the keys: `milvus:http://host:19530`, `milvus:FILE.db`, or `local`.
+    def use_engine(
+        self,
+        address: str,
+        collection: str = "",
+        progress: Progress = no_progress,
+        parts: int = 0,
+        replicas: int = 0,
+    ) -> None:
+        """Have a search engine find the keys: `milvus:http://host:19530`, `milvus:FILE.db`, or `ray`.
 
-        It is filled first, and follows every change from then on. The ledger keeps its address.
+        It is filled first, and follows every change from then on. The ledger keeps its address. With
+        `ray:HOST:PORT`, or `ray` for the cluster of RAY_ADDRESS, processes of a cluster hold the datastore in
+        so many parts, each in so many replicas. `local` is this machine's own indexes.
         """
         with Writer(self) as writer:
-            writer.use_engine(address, collection, progress)
+            writer.use_engine(address, collection, progress, parts, replicas)
 
     def compact(self, progress: Progress = no_progress, executor: Executor | None = None) -> int:
         """Remove what was deleted from every file, join small segments, and return the new version.
