@@ -84,7 +84,14 @@ def test_another_run_at_the_same_place_is_refused(trained: Workspace) -> None:
 
 
 def test_commands_take_workers_where_they_can(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in (["neighbours"], ["build"], ["evaluate"], ["db", "add"], ["db", "sync"]):
+    for command in (
+        ["neighbours"],
+        ["build"],
+        ["evaluate"],
+        ["db", "add"],
+        ["db", "sync"],
+        ["db", "compact"],
+    ):
         assert main([*command, "--help"]) == 0
         shown = capsys.readouterr().out
         assert "--executor {local,ray}" in shown

@@ -20,8 +20,8 @@ class Options:
     """Folders of other token stores, cut by the same tokenizer."""
     datastore: Annotated[DatastoreConfig, tyro.conf.arg(name="")]
     executor: Literal["local", "ray"] = "local"
-    """Where chunks are embedded: by processes of this machine, or by tasks of a Ray
-    cluster, which RAY_ADDRESS may name."""
+    """Where chunks are embedded and the codes of an index are made: by processes of this
+    machine, or by tasks of a Ray cluster, which RAY_ADDRESS may name."""
     workers: int = 0
     """Processes or tasks that embed; 0: one per core."""
     recipe: str = "tiny"

@@ -43,8 +43,8 @@ class Add:
     fields: FieldMap = field(default_factory=FieldMap)
     """Which fields of a record hold what."""
     executor: Literal["local", "ray"] = "local"
-    """Where new chunks are embedded: by processes of this machine, or by tasks of a Ray
-    cluster, which RAY_ADDRESS may name."""
+    """Where new chunks are embedded and the codes of an index are made: by processes of this
+    machine, or by tasks of a Ray cluster, which RAY_ADDRESS may name."""
     workers: int = 0
     """Processes or tasks at once; 0: this process alone, with all its threads, or one task for each core of
     the cluster."""
@@ -65,8 +65,8 @@ class Sync:
     fields: FieldMap = field(default_factory=FieldMap)
     """Which fields of a record hold what."""
     executor: Literal["local", "ray"] = "local"
-    """Where new chunks are embedded: by processes of this machine, or by tasks of a Ray
-    cluster, which RAY_ADDRESS may name."""
+    """Where new chunks are embedded and the codes of an index are made: by processes of this
+    machine, or by tasks of a Ray cluster, which RAY_ADDRESS may name."""
     workers: int = 0
     """Processes or tasks at once; 0: this process alone, with all its threads, or one task for each core of
     the cluster."""
@@ -92,6 +92,12 @@ class Compact:
 
     place: Place
     """A workspace or a datastore."""
+    executor: Literal["local", "ray"] = "local"
+    """Where the codes of an index are made: by processes of this machine, or by tasks of a Ray
+    cluster, which RAY_ADDRESS may name."""
+    workers: int = 0
+    """Processes or tasks at once; 0: this process alone, with all its threads, or one task for each core of
+    the cluster."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +112,15 @@ class Engine:
     place: Place
     """A workspace or a datastore."""
     address: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[ADDRESS]")] = ""
-    """`milvus:http://HOST:19530` for a cluster, `milvus:FILE.db` for Milvus Lite, or `local` for this
-    machine's own indexes. Without it, the engine that is set is brought up to date."""
+    """`milvus:http://HOST:19530` for a cluster of Milvus, `milvus:FILE.db` for Milvus Lite, `ray:HOST:6379`
+    for processes of a Ray cluster that hold parts of the datastore (`ray` for that of RAY_ADDRESS), or
+    `local` for this machine's own indexes. Without it, the engine that is set is brought up to date."""
     collection: str = ""
     """The collection's name in the engine, by default one of this datastore's own."""
+    parts: int = 0
+    """Of Ray: into how many parts the datastore is divided; 0: as before, or one for each node."""
+    replicas: int = 0
+    """Of Ray: how many processes hold each part, on different nodes; 0: as before, or 2."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +168,8 @@ def opened(place: Path) -> "Datastore":
     return open_datastore(place)
 
 
-def embedding(options: Add | Sync) -> "closing[Executor]":
-    """What makes the keys of new chunks, until they are made."""
+def workers(options: Add | Sync | Compact) -> "closing[Executor]":
+    """What makes keys and codes, until they are made."""
     from retro.stages.cluster import open_executor
 
     return closing(open_executor(options.executor, options.workers, default=1))
@@ -171,7 +182,7 @@ def add(options: Add) -> None:
     datastore = opened(options.place)
     # A generator: sources may be larger than the memory.
     documents = (document for source in options.sources for document in readers.read(source, options.fields))
-    with RichNarrator().progress("Embedding the new chunks") as progress, embedding(options) as executor:
+    with RichNarrator().progress("Embedding the new chunks") as progress, workers(options) as executor:
         for source in options.sources:
             catalogue.fetch_if_missing(source, progress)
         version = datastore.add(documents, progress, executor)
@@ -196,7 +207,7 @@ def sync(options: Sync) -> None:
         )
     datastore = opened(options.place)
     num_kept_out = 0
-    with RichNarrator().progress("Embedding the new chunks") as progress, embedding(options) as executor:
+    with RichNarrator().progress("Embedding the new chunks") as progress, workers(options) as executor:
         if options.sources:
             around = work if has_tokens else None
             synced, num_kept_out = sync_sources(
@@ -242,8 +253,8 @@ def compact(options: Compact) -> None:
     snapshot = datastore.snapshot()
     # Counted before compacting, which removes the deleted documents' tokens.
     left = tokens_of_deleted(snapshot, datastore.tokenizer.vocab_size)
-    with RichNarrator().progress("Compacting") as progress:
-        version = datastore.compact(progress)
+    with RichNarrator().progress("Compacting") as progress, workers(options) as executor:
+        version = datastore.compact(progress, executor)
     CONSOLE.print(
         f"{datastore.path}: version {version}, {before / 1e6:,.1f} → {size_of(datastore.path) / 1e6:,.1f} MB",
         soft_wrap=True,
@@ -267,19 +278,23 @@ def engine(options: Engine) -> None:
             f"such as milvus:http://HOST:19530; run: retro db engine {quoted(options.place)} ADDRESS"
         )
     address = options.address or (setting.address if setting else "")
-    named = options.collection or (setting.collection if setting and setting.address == address else "")
+    same = setting if setting and setting.address == address else None
+    named = options.collection or (same.collection if same else "")
+    parts = options.parts or (same.parts if same else 0)
+    replicas = options.replicas or (same.replicas if same else 0)
     with RichNarrator().progress("Sending keys to the engine") as progress:
-        datastore.use_engine(address, named, progress)
+        datastore.use_engine(address, named, progress, parts, replicas)
     found = datastore.engine_setting()
     if found is None:
         CONSOLE.print(f"{datastore.path} is searched by this machine's own indexes", soft_wrap=True)
         return
+    is_measured = found.latency_ms > 0
+    measured = f"recall@10 {found.recall_at_10:.3f}, {found.latency_ms:.2f} ms a query"
     CONSOLE.print(
-        f"{datastore.path} is searched by {found}: recall@10 {found.recall_at_10:.3f}, "
-        f"{found.latency_ms:.2f} ms a query",
+        f"{datastore.path} is searched by {found}: {measured if is_measured else 'not measured'}",
         soft_wrap=True,
     )
-    if found.recall_at_10 < datastore.config.target_recall:
+    if is_measured and found.recall_at_10 < datastore.config.target_recall:
         CONSOLE.print(
             f"this is below the {datastore.config.target_recall} that the datastore aims at", soft_wrap=True
         )

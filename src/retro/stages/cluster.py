@@ -9,6 +9,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,10 +39,7 @@ class RayExecutor:
         self.num_workers = expect_workers(num_workers)
         self._works: dict[Path, None] = {}
         self._sources: dict[Path, None] = {}
-        try:
-            self._ray: Any = importlib.import_module("ray")
-        except ImportError:
-            raise MissingExtraError("ray", "scale") from None
+        self._ray = ray_library()
 
     def needs(self, work: Path | None, *sources: Path) -> None:
         if work is not None:
@@ -50,7 +48,7 @@ class RayExecutor:
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         ray = self._ray
-        self._connect()
+        connect(ray)
         workers = self.num_workers or int(ray.cluster_resources().get("CPU", 1))
         pending: deque[Any] = deque()
         with terms_for(self._works, self._sources) as terms:
@@ -60,31 +58,16 @@ class RayExecutor:
             try:
                 yield from in_order(items, submit, ray.get, pending, workers)
             except ray.exceptions.RayTaskError as error:
-                raise _cause_of(error) from None
+                raise cause_of(error) from None
             except ray.exceptions.RayError as error:
                 raise RetroError(
-                    f"Ray lost a task {TRIES + 1} times ({_one_line(error)}); expected enough memory and "
+                    f"Ray lost a task {TRIES + 1} times ({one_line(error)}); expected enough memory and "
                     "machines that stay; what is finished is kept; run the same command again"
                 ) from None
             finally:
                 # Whatever is still pending after an error, or when the caller stopped asking, is not needed.
                 for handle in pending:
                     ray.cancel(handle)
-
-    def _connect(self) -> None:
-        ray = self._ray
-        if ray.is_initialized():
-            return
-        address = os.environ.get("RAY_ADDRESS", "")
-        _expect_answer(address)
-        try:
-            ray.init(include_dashboard=False, log_to_driver=False, logging_level="warning")
-        except (ConnectionError, RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
-            name = f"the Ray cluster {address}" if address else "Ray"
-            raise RetroError(
-                f"{name} could not be joined ({_one_line(error)}); expected a cluster with the versions of "
-                f"Ray and Python that are here, and its token if it asks for one; {START}"
-            ) from None
 
     def close(self) -> None:
         """Nothing is kept here: the cluster has processes of its own."""
@@ -100,6 +83,48 @@ def open_executor(name: str, num_workers: int, default: int = 0) -> Executor:
     return EXECUTORS[name](num_workers)
 
 
+def ray_library() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise MissingExtraError("ray", "scale") from None
+
+
+def connect(ray: Any, address: str = "") -> None:
+    """Join a cluster, once for this process: that of RAY_ADDRESS where no address is given."""
+    if ray.is_initialized():
+        _expect_joined(ray, address)
+        return
+    address = address or os.environ.get("RAY_ADDRESS", "")
+    _expect_answer(address)
+    try:
+        ray.init(address or None, include_dashboard=False, log_to_driver=False, logging_level="warning")
+    except (ConnectionError, RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
+        name = f"the Ray cluster {address}" if address else "Ray"
+        raise RetroError(
+            f"{name} could not be joined ({one_line(error)}); expected a cluster with the versions of "
+            f"Ray and Python that are here, and its token if it asks for one; {START}"
+        ) from None
+
+
+def _expect_joined(ray: Any, address: str) -> None:
+    """A process can be in one cluster at a time; it goes by the address of its first machine."""
+    joined = ray.get_runtime_context().gcs_address
+    if address and _numeric(address) != _numeric(joined):
+        raise RetroError(
+            f"this process is in the Ray cluster {joined}; expected {address}; use one of them for both: "
+            f"run: export RAY_ADDRESS={address}"
+        )
+
+
+def _numeric(address: str) -> str:
+    """With the number of a host in place of its name, if that is known."""
+    host, _, port = address.rpartition(":")
+    with suppress(OSError):
+        host = socket.gethostbyname(host)
+    return f"{host}:{port}"
+
+
 def _expect_answer(address: str) -> None:
     """Refuse an address where nobody listens: Ray itself would ask for minutes."""
     host, _, port = address.rpartition(":")
@@ -109,24 +134,24 @@ def _expect_answer(address: str) -> None:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise RetroError(
-            f"no Ray cluster answers at {address}, which RAY_ADDRESS names ({_one_line(error)}); "
+            f"no Ray cluster answers at {address} ({one_line(error)}); "
             f"expected the address of its first machine; {START}"
         ) from None
 
 
-def _cause_of(error: Any) -> BaseException:
+def cause_of(error: Any) -> BaseException:
     """The error of our own function, as a local pool would raise it."""
     cause = error.cause
     # Where a worker cannot even import what it is to call, the error comes from Ray's own code.
     if isinstance(cause, ImportError) or "failed to import" in str(cause):
-        last = _one_line(str(cause).strip().splitlines()[-1])
+        last = one_line(str(cause).strip().splitlines()[-1])
         return RetroError(
             f"a worker cannot import what it is to run ({last}); expected this package on every machine; "
             "install it there, for the same Python"
         )
-    return cause if isinstance(cause, BaseException) else RetroError(_one_line(error))
+    return cause if isinstance(cause, BaseException) else RetroError(one_line(error))
 
 
-def _one_line(error: object) -> str:
+def one_line(error: object) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:300]} …"

@@ -30,6 +30,7 @@ WORDS = ("licence", "warranty", "software", "anyone", "share", "fitness")
 ENGINES: dict[str, Callable[[Path], str]] = {
     "local": lambda folder: "local",
     "milvus": lambda folder: f"milvus:{folder / 'milvus.db'}",
+    "ray": lambda folder: "ray",
 }
 """The address of each kind of engine. Another kind is one more entry."""
 
@@ -75,11 +76,22 @@ def milvus(filled: Path, tmp_path: Path) -> Iterator[Datastore]:
     datastore.close()
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(scope="module")
+def ray_here() -> Iterator[Any]:
+    """A real Ray of this machine."""
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(params=["local", "milvus", pytest.param("ray", marks=pytest.mark.slow)])
 def datastore(request: pytest.FixtureRequest, built: Path, tmp_path: Path) -> Iterator[Datastore]:
     if request.param == "milvus":
         yield request.getfixturevalue("milvus")
         return
+    if request.param == "ray":
+        request.getfixturevalue("ray_here")
     shutil.copytree(built / "datastore", tmp_path / "datastore")
     datastore = Datastore.open(tmp_path / "datastore")
     datastore.use_engine(ENGINES[request.param](tmp_path))
@@ -186,8 +198,13 @@ def test_threads_search_it_while_it_changes(datastore: Datastore) -> None:
 
 def test_info_says_which_engine_and_how_well(datastore: Datastore) -> None:
     facts = dict(describe(datastore).facts)
-    if datastore.engine_setting() is None:
+    setting = datastore.engine_setting()
+    if setting is None:
         assert facts["searched by"].startswith("1 index (exact)")
+    elif setting.holds_files:
+        assert re.match(r"ray \(retro_.*recall@10 1\.000, ", facts["searched by"])
+        held_by = r"1 part, each held by 2 processes: part 1 on ([\d.]+), \1$"
+        assert re.search(held_by, facts["searched by"])
     else:
         assert "milvus.db" in facts["searched by"]
         assert re.search(r"recall@10 (0\.9\d\d|1\.000), .*; up to date", facts["searched by"])

@@ -14,7 +14,7 @@ from retro.config import DatastoreConfig
 from retro.corpus.folder import CorpusFolder
 from retro.errors import ArtifactError
 from retro.retrieval.datastore import Datastore, joint, merging, scanning
-from retro.retrieval.datastore.build import build_datastore
+from retro.retrieval.datastore.build import build_datastore, sync_datastore
 from retro.retrieval.datastore.merging import Merge, SegmentState, next_merge
 from retro.retrieval.datastore.verify import verify
 from retro.retrieval.finding import find_neighbours
@@ -296,7 +296,24 @@ class Threads:
         with ThreadPoolExecutor(3) as pool:
             yield from pool.map(function, list(items))
 
+    def needs(self, work: Path | None, *sources: Path) -> None: ...
+
     def close(self) -> None: ...
+
+
+class Encoding(Sending):
+    """Sends everything, and knows which keys it was to encode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoded: list[tuple[str, int, int]] = []
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        is_encoding = getattr(function, "func", None) is joint._encode
+        for item in items:
+            if is_encoding:
+                self.encoded.append(item)
+            yield from super().map(function, [item])
 
 
 def files_of(datastore: Datastore) -> dict[str, str]:
@@ -353,6 +370,43 @@ def test_codes_made_by_other_processes_are_the_same(
     finally:
         executor.close()
     assert files_of(again) == files_of(datastore)
+
+
+def test_codes_are_made_wherever_the_executor_runs_in_every_change(
+    built: Path, datastore: Datastore, sentences: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Additions and compactions make the same files as one process, byte for byte."""
+    monkeypatch.setattr(joint, "BLOCK", 100)
+    shutil.copytree(datastore.path, tmp_path / "elsewhere")
+    elsewhere = Datastore.open(tmp_path / "elsewhere")
+    store = CorpusFolder(built / "work").store("train")
+    many, few = make_documents(texts_of(sentences, 90, 1)), make_documents(texts_of(sentences, 9, 2), "few")
+    made: dict[str, int] = {}
+    sending = Encoding()
+    changes: dict[str, Callable[[Datastore, Any], Any]] = {
+        "add": lambda each, executor: each.add(many, executor=executor),
+        "delete": lambda each, _: each.delete(ids=["03.txt", "more-1"]),
+        "few": lambda each, executor: each.add(few, executor=executor),
+        "compact": lambda each, executor: each.compact(executor=executor),
+        "sync": lambda each, executor: each.sync(
+            make_documents(texts_of(sentences, 99, 3)), executor=executor
+        ),
+        "merge": lambda each, executor: each.merge(executor=executor),
+        "follow": lambda each, executor: sync_datastore(each, store, executor=executor),
+    }
+    for name, change in changes.items():
+        change(datastore, None)
+        before = len(sending.encoded)
+        change(elsewhere, sending)
+        made[name] = len(sending.encoded) - before
+        assert files_of(elsewhere) == files_of(datastore), name
+    assert datastore.snapshot().joint is not None
+    assert made["add"] > 2
+    assert made["compact"] >= 1
+    assert made["sync"] > 2
+    assert made["delete"] == made["few"] == made["merge"] == 0
+    # By these a worker sees that it has the same training and the same keys.
+    assert {"index.faiss", "keys.npy"} <= {path.name for path in sending.needed}
 
 
 def test_a_killed_merge_loses_nothing(

@@ -107,7 +107,7 @@ def sync_datastore(
     """
     datastore.tokenizer.expect(store.tokenizer_fingerprint, str(store.artifact.path), "retro ingest")
     ledger = datastore.ledger
-    with Writer(datastore, datastore.embedding(executor)) as writer:
+    with Writer(datastore, datastore.embedding(executor), executor) as writer:
         # Without the record a source that has lost all of its documents would never be asked about.
         synced = writer.sync_store(store, ledger.fact(SOURCES) or (), progress)
         with ledger.transaction():

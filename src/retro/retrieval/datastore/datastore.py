@@ -39,9 +39,9 @@ class Datastore(DatastoreReader):
     ) -> int:
         """Add documents, all or none, and return the new version. An id that is there already is an error.
 
-        With an executor its workers make the keys.
+        With an executor its workers make the keys, and the codes of those that are indexed.
         """
-        with Writer(self, self.embedding(executor)) as writer:
+        with Writer(self, self.embedding(executor), executor) as writer:
             return writer.add(documents, progress)
 
     def sync(
@@ -53,9 +53,10 @@ class Datastore(DatastoreReader):
         """Bring the sources of these documents to the state that is given: one version, or none if they are.
 
         Documents that are new are added, those whose text or title is another are replaced, and those of the
-        same sources that are not given are deleted. With an executor its workers make the keys.
+        same sources that are not given are deleted. With an executor its workers make the keys, and the codes
+        of those that are indexed.
         """
-        with Writer(self, self.embedding(executor)) as writer:
+        with Writer(self, self.embedding(executor), executor) as writer:
             return writer.sync(documents, progress)
 
     def embedding(self, executor: Executor | None) -> EmbedShards | None:
@@ -78,27 +79,38 @@ class Datastore(DatastoreReader):
         with Writer(self) as writer:
             return writer.delete(ids, sources, titles, content_hashes)
 
-    def merge(self, progress: Progress = no_progress) -> int:
+    def merge(self, progress: Progress = no_progress, executor: Executor | None = None) -> int:
         """Merge small segments and index what is searched key by key, if it is worthwhile; the version.
 
-        `add` and `sync` do it by themselves. Others may search meanwhile.
+        `add` and `sync` do it by themselves. Others may search meanwhile. With an executor its workers make
+        the codes of what is indexed.
         """
-        with Writer(self) as writer:
+        with Writer(self, executor=executor) as writer:
             return writer.merge(progress)
 
-    def use_engine(self, address: str, collection: str = "", progress: Progress = no_progress) -> None:
-        """Have a search engine find the keys: `milvus:http://host:19530`, `milvus:FILE.db`, or `local`.
+    def use_engine(
+        self,
+        address: str,
+        collection: str = "",
+        progress: Progress = no_progress,
+        parts: int = 0,
+        replicas: int = 0,
+    ) -> None:
+        """Have a search engine find the keys: `milvus:http://host:19530`, `milvus:FILE.db`, or `ray`.
 
-        It is filled first, and follows every change from then on. The ledger keeps its address.
+        It is filled first, and follows every change from then on. The ledger keeps its address. With
+        `ray:HOST:PORT`, or `ray` for the cluster of RAY_ADDRESS, processes of a cluster hold the datastore in
+        so many parts, each in so many replicas. `local` is this machine's own indexes.
         """
         with Writer(self) as writer:
-            writer.use_engine(address, collection, progress)
+            writer.use_engine(address, collection, progress, parts, replicas)
 
-    def compact(self, progress: Progress = no_progress) -> int:
+    def compact(self, progress: Progress = no_progress, executor: Executor | None = None) -> int:
         """Remove what was deleted from every file, join small segments, and return the new version.
 
         The tokenizer stays: a word of a deleted document that had become a token of its own can still be
-        read there. `info.tokens_of_deleted` counts such tokens beforehand.
+        read there. `info.tokens_of_deleted` counts such tokens beforehand. With an executor its workers make
+        the codes of what is indexed.
         """
-        with Writer(self) as writer:
+        with Writer(self, executor=executor) as writer:
             return writer.compact(progress)

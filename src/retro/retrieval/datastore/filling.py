@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from retro.retrieval.datastore.ledger import COMPACT, Ledger
 from retro.retrieval.datastore.snapshot import Snapshot
 from retro.retrieval.engines import Engine, EngineError, EngineSetting, Holding
+from retro.retrieval.index import Found
 from retro.retrieval.index.exact import nearest
 from retro.retrieval.index.keys import Allowed, KeyParts
 from retro.retrieval.index.tuning import MARGIN, NUM_LATENCIES, K
@@ -18,6 +19,8 @@ from retro.stages.progress import Progress, no_progress
 BLOCK = 16_384
 """Keys that are read at once."""
 NUM_QUERIES = 256
+SearchKeys = Callable[[np.ndarray, int], Found]
+"""Distances and chunks of the k nearest of each key."""
 
 
 def bring_up_to_date(
@@ -73,49 +76,59 @@ def _put(engine: Engine, snapshot: Snapshot, documents: Sequence[int] | None, pr
 
 
 def tuned(engine: Engine, setting: EngineSetting, snapshot: Snapshot, target: float) -> EngineSetting:
-    """With the least effort that reaches the recall, and what was measured then, on keys without themselves.
+    """With the least effort that reaches the recall, and what was measured then.
 
     The queries that choose are not those that are reported.
     """
-    every = zip(snapshot.segments, snapshot.live, strict=True)
-    parts = [(segment, live) for segment, live in every if len(segment.keys)]
-    keys = KeyParts([segment.keys for segment, _ in parts])
-    allowed = Allowed(np.concatenate([live[segment.places] for segment, live in parts]))
-    chunks = np.concatenate([segment.chunks for segment, _ in parts])
-    rows = np.random.default_rng(0).permutation(np.flatnonzero(allowed.mask))
+    sample = _Sample(snapshot)
+
+    def searching(effort: int) -> SearchKeys:
+        return lambda queries, k: engine.search(queries, k, effort)
+
     effort = engine.efforts()[-1]
-    k = min(K + 1, len(rows))
     for candidate in engine.efforts():
-        recall = _recall(engine, keys, allowed, chunks, rows[:NUM_QUERIES], k, candidate)
-        if recall >= min(target + MARGIN, 1.0):
+        if sample.recall(searching(candidate), sample.choosing) >= min(target + MARGIN, 1.0):
             effort = candidate
             break
-    others = rows[NUM_QUERIES : 2 * NUM_QUERIES] if len(rows) > NUM_QUERIES else rows
-    recall = _recall(engine, keys, allowed, chunks, others, k, effort)
-    seconds = []
-    for row in others[:NUM_LATENCIES]:
-        started = time.perf_counter()
-        engine.search(keys[np.array([row])].astype(np.float32), K, effort)
-        seconds.append(time.perf_counter() - started)
-    latency = 1000 * statistics.median(seconds)
+    recall, latency = sample.measured(searching(effort))
     return replace(setting, effort=effort, recall_at_10=recall, latency_ms=latency)
 
 
-def _recall(
-    engine: Engine,
-    keys: KeyParts,
-    allowed: Allowed,
-    chunks: np.ndarray,
-    rows: np.ndarray,
-    k: int,
-    effort: int,
-) -> float:
-    """The part of the true neighbours that is found; one as near as the last counts as found."""
-    queries = keys[rows].astype(np.float32)
-    limits = nearest(keys, queries, k, allowed)[0][:, -1]
-    distances, found = engine.search(queries, k, effort)
-    others = found != chunks[rows][:, None]
-    # Rounded in another way than ours: a little more is allowed.
-    within = distances <= limits[:, None] * (1 + 1e-3) + 1e-3
-    true = np.minimum((within & others).sum(axis=1), k - 1)
-    return float(true.sum() / (len(rows) * (k - 1))) if k > 1 else 1.0
+def measured(search: SearchKeys, snapshot: Snapshot) -> tuple[float, float]:
+    """The recall of a search that has nothing to tune, and the milliseconds of one query."""
+    return _Sample(snapshot).measured(search)
+
+
+class _Sample:
+    """Keys of documents that are there: each is searched for and must not count itself."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        every = zip(snapshot.segments, snapshot.live, strict=True)
+        parts = [(segment, live) for segment, live in every if len(segment.keys)]
+        self._keys = KeyParts([segment.keys for segment, _ in parts])
+        self._allowed = Allowed(np.concatenate([live[segment.places] for segment, live in parts]))
+        self._chunks = np.concatenate([segment.chunks for segment, _ in parts])
+        rows = np.random.default_rng(0).permutation(np.flatnonzero(self._allowed.mask))
+        self._k = min(K + 1, len(rows))
+        self.choosing = rows[:NUM_QUERIES]
+        self._reporting = rows[NUM_QUERIES : 2 * NUM_QUERIES] if len(rows) > NUM_QUERIES else rows
+
+    def measured(self, search: SearchKeys) -> tuple[float, float]:
+        seconds = []
+        for row in self._reporting[:NUM_LATENCIES]:
+            started = time.perf_counter()
+            search(self._keys[np.array([row])].astype(np.float32), K)
+            seconds.append(time.perf_counter() - started)
+        return self.recall(search, self._reporting), 1000 * statistics.median(seconds)
+
+    def recall(self, search: SearchKeys, rows: np.ndarray) -> float:
+        """The part of the true neighbours that is found; one as near as the last counts as found."""
+        k = self._k
+        queries = self._keys[rows].astype(np.float32)
+        limits = nearest(self._keys, queries, k, self._allowed)[0][:, -1]
+        distances, found = search(queries, k)
+        others = found != self._chunks[rows][:, None]
+        # Rounded in another way than ours: a little more is allowed.
+        within = distances <= limits[:, None] * (1 + 1e-3) + 1e-3
+        true = np.minimum((within & others).sum(axis=1), k - 1)
+        return float(true.sum() / (len(rows) * (k - 1))) if k > 1 else 1.0

@@ -15,6 +15,7 @@ from retro.retrieval.datastore.reader import SEGMENTS
 from retro.retrieval.datastore.segment import INDEX, KEYS, TOKENS
 from retro.retrieval.datastore.segment_writer import EXACT
 from retro.retrieval.datastore.snapshot import Snapshot
+from retro.retrieval.datastore.spread import SpreadSnapshot
 from retro.wording import counted
 
 
@@ -101,9 +102,11 @@ def _searched_by(snapshot: Snapshot) -> str:
 
     Or which engine, and how well it found when it was filled.
     """
-    if isinstance(snapshot, EngineSnapshot):
+    if isinstance(snapshot, EngineSnapshot | SpreadSnapshot):
         setting = snapshot.setting
         measured = f"recall@10 {setting.recall_at_10:.3f}, {setting.latency_ms:.2f} ms when it was filled"
+        if not setting.latency_ms:
+            measured = "not measured"
         return f"{setting}; {measured}; {snapshot.state()}"
     if not snapshot.indexed:
         return "nothing"

@@ -189,6 +189,9 @@ def _codes(
         )
         for shard in new
     )
+    # By these a worker on another machine sees that it has the same training and the same keys.
+    sources = {shard.segment: segments[shard.segment].path / KEYS for shard in new}
+    executor.needs(None, *sorted((begun / TRAINED).glob("*")), *sources.values())
     run: Callable[[Iterable[tuple[str, int, int]]], Iterable[np.ndarray]]
     run = partial(executor.map, partial(_encode, str(begun / TRAINED)))
     made = iter(Parts(begun / SHARDS, ARRAY).map(run, named))

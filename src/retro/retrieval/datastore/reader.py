@@ -23,9 +23,11 @@ from retro.retrieval.datastore.joint import INDEXES, JointIndex
 from retro.retrieval.datastore.ledger import FILE, CompactedError, Ledger
 from retro.retrieval.datastore.segment import Segment
 from retro.retrieval.datastore.snapshot import Snapshot
+from retro.retrieval.datastore.spread import SpreadSnapshot, actors_for
 from retro.retrieval.datastore.together import Together
 from retro.retrieval.embedder import Embedder, open_embedder
 from retro.retrieval.engines import Engine, EngineSetting, open_engine
+from retro.retrieval.engines.actors import Actors
 from retro.retrieval.index import Entries
 from retro.retrieval.queries import make_queries
 from retro.retrieval.search import Neighbour, Place, Search, Version
@@ -74,6 +76,7 @@ class DatastoreReader:
         self._snapshot: Snapshot | None = None
         self._opening = threading.Lock()
         self._engine: tuple[tuple[str, str], Engine] | None = None
+        self._actors: Actors | None = None
         self._together = Together(self._search_all)
         self.snapshot()
 
@@ -159,6 +162,28 @@ class DatastoreReader:
             self._engine = place, open_engine(*place)
         return self._engine[1]
 
+    def actors(self, setting: EngineSetting) -> Actors:
+        """The processes that hold the datastore's parts; they are reached when they are first asked."""
+        if self._actors is None or self._actors.setting != setting:
+            self._actors = actors_for(setting)
+        return self._actors
+
+    def spread(self, setting: EngineSetting) -> SpreadSnapshot:
+        """The newest version as processes elsewhere search it, whether or not the ledger names them."""
+        snapshot = self.snapshot()
+        deleted = [
+            segment.documents["number"][~live].tolist()
+            for segment, live in zip(snapshot.segments, snapshot.live, strict=True)
+        ]
+        parts = snapshot.version, snapshot.segments, deleted, self.chunk_len, self.tokenizer.pad_id
+        return SpreadSnapshot(self.actors(setting), self.ledger, self.tokenizer.dtype, *parts, snapshot.joint)
+
+    @property
+    def is_indexed_here(self) -> bool:
+        """Whether searches are those of this datastore's own indexes, wherever they are held."""
+        setting = self.engine_setting()
+        return setting is None or setting.holds_files
+
     def _opened(
         self,
         version: Version,
@@ -179,6 +204,8 @@ class DatastoreReader:
         joint = self._open_joint(index, segments) if index is not None else None
         numbers = list(deleted.values())
         parts = version, list(segments.values()), numbers, self.chunk_len, self.tokenizer.pad_id, joint
+        if setting is not None and setting.holds_files:
+            return SpreadSnapshot(self.actors(setting), self.ledger, self.tokenizer.dtype, *parts)
         if setting is not None:
             return EngineSnapshot(self.engine(setting), setting, self.ledger, self.config.exact_below, *parts)
         snapshot = Snapshot(*parts)

@@ -85,7 +85,7 @@ class Rewriting:
             stale = []
         joins = outgrows_a_segment(self.config, self.snapshot.num_chunks())
         joins = joins and len(self.snapshot) >= max(self.config.exact_below, MIN_JOINED)
-        is_elsewhere = self.datastore.engine_setting() is not None
+        is_elsewhere = not self.datastore.is_indexed_here
         joins = joins and not is_elsewhere
         has_unjoined = joins and any(not state.is_joined for state in self.states(self.snapshot))
         # A merge drops the documents that were deleted, but not their rows of the ledger.

@@ -134,24 +134,22 @@ class Snapshot:
     ) -> tuple[np.ndarray, np.ndarray]:
         parts = [(part, part.allowed) for part in self.indexed]
         if documents is not None or len(without):
-            wanted = {
-                segment.name: self._wanted(segment, live, documents, without)
-                for segment, live in self._parts()
-            }
+            masks = self.wanted(documents, without)
+            wanted = {segment.name: mask for segment, mask in zip(self.segments, masks, strict=True)}
             parts = [
                 (part, part.rows_of([wanted[segment.name] for segment in part.segments]))
                 for part in self.indexed
             ]
         return search_parts(parts, entries, k)
 
-    @staticmethod
-    def _wanted(
-        segment: Segment, live: np.ndarray, documents: Sequence[int] | None, without: Sequence[int]
-    ) -> np.ndarray:
-        """Which documents of a segment may be found."""
-        numbers = segment.documents["number"]
-        wanted = live if documents is None else live & np.isin(numbers, documents)
-        return wanted & ~np.isin(numbers, without)
+    def wanted(self, documents: Sequence[int] | None, without: Sequence[int]) -> list[np.ndarray]:
+        """Which documents of each segment may be found."""
+        masks = []
+        for segment, live in self._parts():
+            numbers = segment.documents["number"]
+            mask = live if documents is None else live & np.isin(numbers, documents)
+            masks.append(mask & ~np.isin(numbers, without) if len(without) else mask)
+        return masks
 
     def locate(self, chunks: np.ndarray) -> Places:
         """Where chunks of any numbers are."""

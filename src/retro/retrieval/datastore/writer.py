@@ -8,7 +8,7 @@ is still to be rewritten after a compaction.
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -17,20 +17,26 @@ import numpy as np
 
 from retro.corpus.documents import Document
 from retro.corpus.tokens import TokenStore
-from retro.errors import DataError
+from retro.errors import ConfigError, DataError
 from retro.retrieval.datastore.difference import Difference, Synced
-from retro.retrieval.datastore.filling import bring_up_to_date, tuned
+from retro.retrieval.datastore.filling import bring_up_to_date, measured, tuned
 from retro.retrieval.datastore.joint import INDEXES
 from retro.retrieval.datastore.ledger import NEWEST
 from retro.retrieval.datastore.merging import next_merge, outgrows_a_segment
 from retro.retrieval.datastore.reader import ENGINE, SEGMENTS, DatastoreReader
 from retro.retrieval.datastore.rewriting import NUMBERING, UNSWEPT, Rewriting
 from retro.retrieval.datastore.segment_writer import EmbedShards, Numbering, Piece, Written, write_segment
+from retro.retrieval.datastore.spread import SpreadSnapshot, sized
 from retro.retrieval.engines import LOCAL, EngineError, EngineSetting
+from retro.retrieval.engines.engine import RAY
+from retro.retrieval.index import Entries
 from retro.stages.executor import Executor, LocalExecutor
 from retro.stages.files import locked
 from retro.stages.hints import quoted
 from retro.stages.progress import Progress, at_step, no_progress
+
+BY_WORDS = ("bm25", "hybrid")
+"""Kinds of index whose distances are not those of keys, so that their recall is not measured."""
 
 
 class Writer:
@@ -183,8 +189,11 @@ class Writer:
         if setting is None:
             return
         snapshot = self.datastore.snapshot()
-        engine = self.datastore.engine(setting)
         try:
+            if isinstance(snapshot, SpreadSnapshot):
+                snapshot.hold()
+                return
+            engine = self.datastore.engine(setting)
             step = at_step(progress, "filling the engine")
             if bring_up_to_date(engine, setting, self.ledger, snapshot, step):
                 self._set_engine(tuned(engine, setting, snapshot, self.config.target_recall))
@@ -194,9 +203,21 @@ class Writer:
                 f"run: retro db engine {quoted(self.datastore.path)}"
             ) from None
 
-    def use_engine(self, address: str, collection: str = "", progress: Progress = no_progress) -> None:
-        """Fill an engine, measure what it finds, and have searches use it from then on; or none (`local`)."""
+    def use_engine(
+        self,
+        address: str,
+        collection: str = "",
+        progress: Progress = no_progress,
+        parts: int = 0,
+        replicas: int = 0,
+    ) -> None:
+        """Fill an engine, measure what it finds, and have searches use it from then on; or none (`local`).
+
+        Processes of a Ray cluster hold so many parts, each in so many replicas; 0: one part a node, two
+        replicas.
+        """
         if address == LOCAL:
+            self._leave_processes(None)
             self._set_engine(None)
             self.merge(progress)
             return
@@ -206,10 +227,34 @@ class Writer:
                 f"{self.datastore.path} holds no chunk with text; expected some to fill an engine with"
             )
         collection = collection or f"retro_{self.ledger.versions()[0].lineage}"
-        setting = EngineSetting(address=address, collection=collection)
+        setting = EngineSetting(address=address, collection=collection, parts=parts, replicas=replicas)
+        if setting.holds_files:
+            self._spread(setting)
+            return
+        if parts or replicas:
+            raise ConfigError(f"{address} has no parts and replicas of ours; expected them for {RAY} alone")
+        self._leave_processes(None)
         engine = self.datastore.engine(setting)
         bring_up_to_date(engine, setting, self.ledger, snapshot, progress)
         self._set_engine(tuned(engine, setting, snapshot, self.config.target_recall))
+
+    def _spread(self, setting: EngineSetting) -> None:
+        """Have processes of a Ray cluster hold the parts."""
+        setting = sized(setting)
+        self._leave_processes(setting)
+        snapshot = self.datastore.spread(setting)
+        snapshot.actors.prepare()
+        snapshot.hold()
+        recall, latency = 0.0, 0.0
+        if self.config.index not in BY_WORDS:
+            recall, latency = measured(lambda queries, k: snapshot.search(Entries(queries), k), snapshot)
+        self._set_engine(replace(setting, recall_at_10=recall, latency_ms=latency))
+
+    def _leave_processes(self, setting: EngineSetting | None) -> None:
+        """Let the processes go that held the parts until now, if others are to, or none."""
+        before = self.datastore.engine_setting()
+        if before is not None and before.holds_files and (setting is None or not before.is_like(setting)):
+            self.datastore.actors(before).end()
 
     def _set_engine(self, setting: EngineSetting | None) -> None:
         with self.ledger.transaction():
@@ -218,19 +263,24 @@ class Writer:
 
     def merge(self, progress: Progress = no_progress) -> int:
         """Merge what is worthwhile (`merging.py`), each step as a version; the newest version."""
-        is_elsewhere = self.datastore.engine_setting() is not None
+        is_elsewhere = not self.datastore.is_indexed_here
+        before = self.ledger.version().number
         while merge := next_merge(Rewriting.states(self.datastore.snapshot()), self.config, is_elsewhere):
             self._rewriting(progress).merge(merge)
             # Keys that cannot be indexed together, as by too many lists, would be tried for ever.
             if merge.joins and self.datastore.snapshot().joint is None:
                 break
         self._sweep()
+        if not is_elsewhere and self.ledger.version().number > before:
+            self.follow(progress)  # processes that hold segments open what took their place
         return self.ledger.version().number
 
     def compact(self, progress: Progress = no_progress) -> int:
         """Write the live documents of segments that have deleted ones, or are small, into new segments."""
         self._rewriting(progress).compact()
         self._sweep()
+        if self.datastore.is_indexed_here:
+            self.follow(progress)
         # What a joint index had found may have become few enough for a graph.
         return self.merge(progress)
 

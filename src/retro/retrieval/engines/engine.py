@@ -6,13 +6,16 @@ the ledger's to say, and distances are computed from the datastore's own keys (`
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from retro.errors import ArtifactError
 from retro.retrieval.index.protocol import Found
+
+RAY = "ray"
+"""The kind that is no `Engine`: processes that hold the datastore's own files (`actors.py`)."""
 
 
 class EngineError(ArtifactError):
@@ -28,7 +31,7 @@ class EngineSetting:
     """Which engine a datastore is searched by, as its ledger keeps it."""
 
     address: str
-    """`milvus:` and a file, or the address of a cluster."""
+    """`milvus:` and a file, or the address of a cluster; `ray`, with `:` and an address or without."""
     collection: str
     effort: int = 0
     """How hard it searches, as it was tuned; 0 where it searches exactly."""
@@ -36,6 +39,21 @@ class EngineSetting:
     """Part of the true ten nearest that it found when it was filled."""
     latency_ms: float = 0.0
     """Of one query then."""
+    parts: int = 0
+    """Into how many parts processes of a Ray cluster divide it; 0 for other engines."""
+    replicas: int = 0
+    """How many of them hold each part."""
+
+    @property
+    def holds_files(self) -> bool:
+        """Whether it holds the datastore's own segments and indexes, and no keys that it was sent."""
+        return self.address.partition(":")[0] == RAY
+
+    def is_like(self, other: "EngineSetting") -> bool:
+        """Whether it is about the same processes."""
+        return replace(self, recall_at_10=0.0, latency_ms=0.0) == replace(
+            other, recall_at_10=0.0, latency_ms=0.0
+        )
 
     def __str__(self) -> str:
         return f"{self.address} ({self.collection})"

@@ -5,6 +5,7 @@ that a query visits.
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from retro.errors import ConfigError
 from retro.retrieval.index import quantiser
 from retro.retrieval.index.exact import DenseIndex, selector
 from retro.retrieval.index.keys import Allowed, Keys
-from retro.retrieval.index.protocol import Entries
+from retro.retrieval.index.protocol import Entries, Found
 
 COMPRESSED = re.compile(r"OPQ(\d+)_(\d+),IVF(\d+)_HNSW(\d+),PQ(\d+)")
 FILE = "index.faiss"
@@ -29,6 +30,10 @@ OVERHEAD, RANKING = 40, 40
 """What visiting a list, and what ranking a candidate from its key, costs, in comparisons of codes."""
 MAX_LISTS = 4096
 """The most lists that tuning has a search visit: where even they do not suffice, it is told, not paid for."""
+ROUNDING = 1e-6
+"""By what part of a distance, and of the query's length, distances to equal codes may differ."""
+MOST_TIED = 1000
+"""About how many equally near ones at the limit of the candidates are looked at beyond it."""
 WIDER = 8
 """How many times as many lists are visited where the first have too few rows."""
 
@@ -39,6 +44,22 @@ def compressed_kind(width: int, num_keys: int) -> str:
     num_bytes = next((size for size in (32, 16, 8) if size <= width // 2), 1)
     rotated = num_bytes * min(4, width // num_bytes)
     return f"OPQ{num_bytes}_{rotated},IVF{num_lists}_HNSW32,PQ{num_bytes}"
+
+
+def limits_of(estimates: np.ndarray, queries: np.ndarray, reach: int) -> np.ndarray:
+    """The distance up to which candidates count, for each query: that of the last, and what rounds to it.
+
+    FAISS sums four codes at a time, and the last few of a list one by one: equal codes may differ in a bit.
+    """
+    last = np.partition(estimates, reach - 1, axis=1)[:, reach - 1 : reach]
+    lengths = np.einsum("nd,nd->n", queries, queries)[:, None]
+    return last + np.float32(ROUNDING) * (last + lengths)
+
+
+def _widened(array: np.ndarray, width: int, missing: float) -> np.ndarray:
+    """The same with columns of what is missing."""
+    more = max(0, width - array.shape[1])
+    return np.pad(array, ((0, 0), (0, more)), constant_values=missing)
 
 
 class CompressedIndex(DenseIndex):
@@ -152,14 +173,51 @@ class CompressedIndex(DenseIndex):
         return rows if len(rows) >= num_queries else super().query_rows(num_queries)
 
     def _candidates(self, queries: np.ndarray, k: int, allowed: Allowed | None, share: float) -> np.ndarray:
-        reach = min(max(k, -(-self.candidates * k // 10)), len(self))
-        num_lists = self._lists_for(k, share)
-        rows = self._visit(queries, reach, num_lists, allowed)
+        rows = self.proposed(queries, k, allowed, share)[1]
         # Lists may be short, or hold few rows that are allowed: visit more before all keys are looked at.
         short = np.flatnonzero((rows >= 0).sum(axis=1) < k)
         if len(short):
-            rows[short] = self._visit(queries[short], reach, min(WIDER * num_lists, self.num_lists), allowed)
+            wider = self.proposed(queries[short], k, allowed, share, WIDER)[1]
+            rows = _widened(rows, wider.shape[1], -1)
+            rows[short] = _widened(wider, rows.shape[1], -1)
         return rows
+
+    def reach(self, k: int) -> int:
+        """How many candidates there are for the k nearest."""
+        return min(max(k, -(-self.candidates * k // 10)), len(self))
+
+    def proposed(
+        self, queries: np.ndarray, k: int, allowed: Allowed | None, share: float, wider: int = 1
+    ) -> Found:
+        """The candidates for the k nearest with their distances as the codes give them, in any order.
+
+        `share` is the part of all rows that is allowed. Of several that are equally near at the limit all are
+        candidates: FAISS keeps those that it meets first, which are others where the rows are divided.
+        """
+        reach = self.reach(k)
+        num_lists = min(wider * self._lists_for(k, share), self.num_lists)
+        width = min(reach + 1, len(self))
+        estimates, rows = self._visit(queries, width, num_lists, allowed)
+        tied = np.arange(len(queries))
+        while True:
+            is_tied = estimates[tied, width - 1] <= limits_of(estimates[tied], queries[tied], reach)[:, 0]
+            tied = tied[is_tied & (rows[tied, width - 1] >= 0)]
+            if not len(tied) or width >= min(reach + MOST_TIED, len(self)):
+                break
+            width = min(2 * width, len(self))
+            estimates, rows = _widened(estimates, width, np.inf), _widened(rows, width, -1)
+            estimates[tied], rows[tied] = self._visit(queries[tied], width, num_lists, allowed)
+        beyond = estimates > limits_of(estimates, queries, reach)
+        return np.where(beyond, np.inf, estimates), np.where(beyond, -1, rows)
+
+    def keep_only(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Let go of the codes of all rows but these; whatever stays has the number that it had."""
+        ivf = faiss.downcast_index(faiss.extract_index_ivf(self._index))
+        lists = faiss.ArrayInvertedLists(ivf.nlist, ivf.code_size)
+        for begin, end in ranges:
+            ivf.invlists.copy_subset_to(lists, faiss.InvertedLists.SUBSET_TYPE_ID_RANGE, begin, end)
+        ivf.replace_invlists(lists, True)
+        lists.this.disown()  # they are the index's now
 
     def _lists_for(self, k: int, share: float) -> int:
         """So many lists that they hold enough: the fewer rows are allowed, the more must be visited."""
@@ -167,14 +225,14 @@ class CompressedIndex(DenseIndex):
         enough = 2 * k / (keys_a_list * share)
         return min(max(round(self.effort / share), int(enough) + 1), self.num_lists)
 
-    def _visit(self, queries: np.ndarray, reach: int, num_lists: int, allowed: Allowed | None) -> np.ndarray:
+    def _visit(self, queries: np.ndarray, reach: int, num_lists: int, allowed: Allowed | None) -> Found:
         options: dict[str, Any] = {} if allowed is None else {"sel": selector(allowed)}
         centres = faiss.SearchParametersHNSW(efSearch=max(2 * num_lists, quantiser.ASSIGN_EFFORT))
         lists = faiss.SearchParametersIVF(nprobe=num_lists, quantizer_params=centres, **options)
         assert self._index is not None
         parameters = faiss.SearchParametersPreTransform(index_params=lists)
-        rows: np.ndarray = self._index.search(queries, reach, params=parameters)[1]
-        return rows
+        estimates, rows = self._index.search(queries, reach, params=parameters)
+        return np.where(rows < 0, np.float32(np.inf), estimates), rows
 
     def description(self) -> dict[str, Any]:
         return {**super().description(), "candidates": self.candidates}
@@ -184,12 +242,14 @@ class CompressedIndex(DenseIndex):
         if self._index is not None:
             faiss.write_index(self._index, str(folder / FILE))
 
-    def restore(self, folder: Path, keys: Keys, description: dict[str, Any]) -> None:
+    def restore(self, folder: Path, keys: Keys, description: dict[str, Any], is_mapped: bool = False) -> None:
+        """With `is_mapped` the codes stay on disk, until `keep_only` has taken some of them."""
         super().restore(folder, keys, description)
         self.candidates = int(description["candidates"])
         if not 0 < self.candidates < 1 << 31:
             raise ValueError(f"{self.candidates} candidates")
-        self._index = faiss.read_index(str(folder / FILE)) if description["approximate"] else None
+        flags = faiss.IO_FLAG_MMAP if is_mapped else 0
+        self._index = faiss.read_index(str(folder / FILE), flags) if description["approximate"] else None
         if self._index is not None and (self._index.ntotal, self._index.d) != keys.shape:
             raise ValueError(f"an index of {self._index.ntotal} keys of width {self._index.d}")
         if self._index is not None and faiss.try_extract_index_ivf(self._index) is None:

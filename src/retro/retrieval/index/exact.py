@@ -127,8 +127,8 @@ class DenseIndex:
         self.report = dict(description["report"] or {}) or None
 
 
-def rank(keys: Keys, queries: np.ndarray, rows: np.ndarray, k: int) -> Found:
-    """The k nearest of each query's own candidate rows, equals by row."""
+def distances_of(keys: Keys, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Of each query to its own candidate rows; inf where there is none (−1)."""
     distances = np.empty(rows.shape, dtype=np.float32)
     # So many queries at a time that the differences to all their candidates fit into the scratch space.
     step = max(1, SCRATCH // (rows.shape[1] * keys.shape[1]))
@@ -138,13 +138,18 @@ def rank(keys: Keys, queries: np.ndarray, rows: np.ndarray, k: int) -> Found:
         difference -= queries[part, None]
         np.einsum("nkd,nkd->nk", difference, difference, out=distances[part])
     distances[rows < 0] = np.inf
-    # By distance, and by row among equals: the last key of lexsort is the first that counts.
-    order = np.lexsort((rows, distances), axis=-1)[:, :k]
-    return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
+    return distances
+
+
+def rank(keys: Keys, queries: np.ndarray, rows: np.ndarray, k: int) -> Found:
+    """The k nearest of each query's own candidate rows, equals by row."""
+    distances, rows = by_row(distances_of(keys, queries, rows), rows)
+    return distances[:, :k], rows[:, :k]
 
 
 def by_row(distances: np.ndarray, rows: np.ndarray) -> Found:
     """The same, sorted by distance and, among equals, by row."""
+    # The last key of lexsort is the first that counts.
     order = np.lexsort((rows, distances), axis=-1)
     return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
 

@@ -1,7 +1,7 @@
 """Choosing a kind of index, making an empty one, and opening a saved one."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,6 +83,22 @@ def open_index(folder: Path, keys: Keys) -> Index:
             # From before the candidates were tuned; it is searched as it was then.
             index = FactoryIndex(keys.shape[1], description["kind"])
         index.restore(folder, keys, description)
+        return index
+
+
+def open_slice(folder: Path, keys: Keys, ranges: Sequence[tuple[int, int]]) -> CompressedIndex:
+    """A saved index of compressed keys as `open_index` gives it, of which memory holds some rows alone.
+
+    It finds nothing else, by the numbers that these rows have in the whole.
+    """
+    with _reading(folder):
+        description = json.loads((folder / DESCRIPTION).read_text())
+        kind = description["kind"]
+        if not COMPRESSED.fullmatch(kind) or not description["approximate"]:
+            raise ValueError(f"it is of kind {kind}, which cannot be divided")
+        index = CompressedIndex(keys.shape[1], kind)
+        index.restore(folder, keys, description, is_mapped=True)
+        index.keep_only(ranges)
         return index
 
 
