@@ -242,6 +242,7 @@ def fit_questions(arguments: list[str]) -> None:
 
     work = Workspace(options.work)
     # Before a run is removed, and before the questions are read, which takes a while.
+    work.run_path(options.name)
     tuning = settled(work, options.base, options.tuning)
     if options.redo:
         redo_run(work, options.name)
