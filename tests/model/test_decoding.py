@@ -128,6 +128,18 @@ def test_many_chunks_in_single_precision(monkeypatch: pytest.MonkeyPatch) -> Non
         torch.testing.assert_close(logits[1:], full[row, prompt_lens[row] :], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("pointer", [False, True])
+def test_products_in_bfloat16_are_taken_in_every_step(pointer: bool) -> None:
+    """Caches stay in the model's own precision; the logits are near those of the same products at once."""
+    model = small_model(dtype=torch.float32, pointer=pointer)
+    tokens, neighbours, mask = random_inputs(model.config, 2, 13, 2)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        full = model(tokens, neighbours, mask)
+        stepwise = decode(model, tokens, [5, 8], neighbours, mask)
+    for row, first in ((0, 5), (1, 8)):
+        torch.testing.assert_close(stepwise[row].float(), full[row, first - 1 :].float(), rtol=0.05, atol=0.05)
+
+
 def test_a_retrofitted_baseline() -> None:
     """New retrieval weights around the frozen weights of a baseline."""
     baseline, model = small_model(seed=1, cross_attention_layers=()), small_model(seed=2)

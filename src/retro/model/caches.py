@@ -236,8 +236,9 @@ class NeighbourCache:
         memory = encoded.flatten(1, 2)
         for operator, keys, values in zip(self.operators, self.keys, self.values, strict=True):
             attention = operator.attention
-            keys[index, :, : memory.shape[1]] = attention.split_heads(attention.key(memory))
-            values[index, :, : memory.shape[1]] = attention.split_heads(attention.value(memory))
+            # Products in bfloat16 give keys in it; a cache stays in the precision it was made in.
+            keys[index, :, : memory.shape[1]] = attention.split_heads(attention.key(memory)).to(keys)
+            values[index, :, : memory.shape[1]] = attention.split_heads(attention.value(memory)).to(values)
         self._refresh()
 
     def clear(self, rows: Sequence[int]) -> None:

@@ -195,7 +195,7 @@ class Pointer(nn.Module):
         shared = torch.where(counted, shared, mixed.gather(-1, vote.tokens))
         # One of them has the gradient; all together would have it as often as they are.
         shared = torch.where(vote.leads, shared, shared.detach())
-        return mixed.scatter(-1, vote.tokens, shared)
+        return mixed.scatter(-1, vote.tokens, shared.to(mixed.dtype))
 
 
 class LearnedPointer(Pointer):
