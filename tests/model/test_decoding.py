@@ -137,7 +137,9 @@ def test_products_in_bfloat16_are_taken_in_every_step(pointer: bool) -> None:
         full = model(tokens, neighbours, mask)
         stepwise = decode(model, tokens, [5, 8], neighbours, mask)
     for row, first in ((0, 5), (1, 8)):
-        torch.testing.assert_close(stepwise[row].float(), full[row, first - 1 :].float(), rtol=0.05, atol=0.05)
+        torch.testing.assert_close(
+            stepwise[row].float(), full[row, first - 1 :].float(), rtol=0.05, atol=0.05
+        )
 
 
 def test_a_retrofitted_baseline() -> None:

@@ -59,9 +59,10 @@ def test_a_fitted_base_beside_what_else_could_be_done(
     # As if both had been begun before: here they take less than a clock counts.
     (tmp_path / "seconds.json").write_text(json.dumps({"datastore": 5.0, "fit retro": 0.5}))
     (result,) = reproduce(("table-scoreboard",), scale, tmp_path, Silent(), [str(text_folder)])
-    costs, by_overlap, prepared, systems = result.tables
-    rows = [str(row[0]) for row in costs.rows]
+    bits, costs, by_overlap, prepared, systems = result.tables
+    rows = [str(row[0]) for row in bits.rows]
     assert rows[:3] == ["off", "on-2", "plus-2"]
+    assert rows == [str(row[0]) for row in costs.rows]
     assert {"prompt-2", "prompt-1-every-2", "lora", "knn", "spalm", "cache"} <= set(rows)
     numbers = {str(row[0]): dict(zip(costs.headings, row, strict=True)) for row in costs.rows}
     assert numbers["off"]["of off's"] == 1.0
@@ -100,8 +101,9 @@ def test_models_of_our_own_have_a_baseline_and_a_retro(bert: str, text_folder: P
     own = Scale(name="test", run=run, fit_steps=2, sizes=(), ablation=run, compared_documents=3)
     (result,) = reproduce(("table-scoreboard",), own, tmp_path, Silent(), [str(text_folder)])
     rows = [str(row[0]) for row in result.tables[0].rows]
+    costs = result.tables[1]
     assert rows[:4] == ["off", "RETRO[OFF]", "on-2", "plus-2"]
-    held = {str(row[0]): row[result.tables[0].headings.index("MB")] for row in result.tables[0].rows}
+    held = {str(row[0]): row[costs.headings.index("MB")] for row in costs.rows}
     assert held["off"] == held["RETRO[OFF]"] == 0.0
     assert held["on-2"] > held["prompt-2"]  # by the weights that read neighbours
 
