@@ -28,6 +28,53 @@ reading.UNIT_BYTES, text.SHARD_BYTES = 30_000, 10_000
 segment_writer.SHARD, finding.QUERIES, bits_per_byte.PART = 128, 128, 1
 sys.exit(main(sys.argv[1:]))
 """
+SPREAD = """
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from retro.cli.main import main
+from retro.retrieval.datastore import Datastore
+from retro.retrieval.index import Entries
+
+work, source, embedder, address, signals = sys.argv[1:]
+signals = Path(signals)
+
+def run(*arguments):
+    print(">", *arguments[:2], flush=True)
+    assert main([*arguments]) == 0
+
+def found():
+    snapshot = Datastore.open(work + "/datastore").snapshot()
+    keys = Entries(np.concatenate([segment.keys[::40] for segment in snapshot.segments]))
+    return snapshot.search(keys, 5)
+
+def wait_for(name):
+    while not (signals / name).exists():
+        time.sleep(0.1)
+
+run("ingest", source, "--out", work, "--vocab-size", "400", "--workers", "1")
+settings = "--chunk-len 16 --segment-chunks 1500 --exact-below 500 --workers 1".split()
+run("build", work, "--embedder", embedder, *settings)
+expected = found()
+run("db", "engine", work, address, "--parts", "2", "--replicas", "2")
+run("db", "info", work)
+searches = 0
+while not (signals / "stop").exists():
+    assert all(np.array_equal(*pair) for pair in zip(found(), expected))
+    (signals / f"search-{searches}").touch()
+    searches += 1
+run("db", "delete", work, "--id", "000.txt")
+run("db", "info", work)
+(signals / "searched").touch()
+wait_for("joined")
+run("db", "engine", work)
+run("db", "info", work)
+run("db", "engine", work, "local")
+"""
+"""Builds a datastore, has the cluster hold it, and searches it again and again until it is told to stop."""
 PORT = 6379
 TASK = "ray::call"
 """The title of a worker's process while it works."""
@@ -179,6 +226,44 @@ def test_a_machine_is_lost_in_the_middle_of_every_stage(
     for workers in ("2", "ray"):
         assert found[workers].keys() == found["1"].keys()
         assert not [name for name in found["1"] if found[workers][name] != found["1"][name]], workers
+
+
+@pytest.mark.slow
+def test_a_machine_is_lost_in_the_middle_of_searching(
+    cluster: Cluster, source: Path, static_encoder: str, tmp_path: Path
+) -> None:
+    """It holds all parts of the datastore, as the other one does."""
+    work, few, address = cluster.home / "spread", tmp_path / "few", f"ray:{cluster.head.address}:{PORT}"
+    few.mkdir()
+    for file in sorted(source.iterdir())[:40]:
+        shutil.copy(file, few)
+    cluster.join()
+    command = python("-c", SPREAD, str(work), str(few), static_encoder, address, str(tmp_path))
+    process = cluster.head.start(command, **cluster.environment())
+
+    def num_searches() -> int:
+        return len([*tmp_path.glob("search-*")])
+
+    wait_until(lambda: num_searches() > 3, process)
+    assert cluster.other.is_doing("ray::Keeper")
+    cluster.other.kill()
+    before = num_searches()
+    wait_until(lambda: num_searches() > before + 5, process)
+    (tmp_path / "stop").touch()
+    wait_until((tmp_path / "searched").exists, process)
+    cluster.join()
+    (tmp_path / "joined").touch()
+    printed, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    cluster.other.kill()
+    spread, alone, again = (" ".join(part.split()) for part in printed.split("> db info")[1:])
+    first, second = cluster.head.address, cluster.other.address
+    for number in (1, 2):
+        both = rf"part {number} on ({first}, {second}|{second}, {first})"
+        assert re.search(both, spread), spread
+        # The lost node's processes are held by the one that is left, until there is another again.
+        assert f"part {number} on {first}, {first}" in alone
+        assert re.search(both, again), again
 
 
 @pytest.mark.slow

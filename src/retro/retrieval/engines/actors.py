@@ -27,6 +27,8 @@ SLOW = 10.0
 PATIENCE = 60.0
 """Seconds for which a part may be without any process; Ray starts lost ones again meanwhile."""
 PAUSE = 0.5
+PLACINGS = 8
+"""Times that a process is started anew to have it on another node."""
 AVOIDED = 30.0
 """Seconds for which a process that was lost is asked last."""
 Place = tuple[int, int]
@@ -97,18 +99,25 @@ class Actors:
     def prepare(self) -> None:
         """Have all processes run this code, those of a part on nodes of their own while there are as many."""
         with self._cluster() as ray:
-            nodes = self._nodes(ray)
             for place in self._places():
                 self.handle(ray, place)  # all of them start at the same time
             for part in range(self.parts):
                 taken: set[str] = set()
                 for replica in range(self.replicas):
-                    about = self._about(ray, (part, replica))
-                    is_crowded = about.node in taken and len(nodes) > len(taken)
-                    if is_crowded or about.package != package_version():
-                        self._end(ray, (part, replica))
-                        about = self._about(ray, (part, replica), taken)
-                    taken.add(about.node)
+                    taken.add(self._placed(ray, (part, replica), taken))
+
+    def _placed(self, ray: Any, place: Place, taken: set[str]) -> str:
+        """The node of a process, which is another than those `taken` while there is one."""
+        about = self._about(ray, place)
+        for number in range(PLACINGS):
+            is_crowded = about.node in taken and len(self._nodes(ray)) > len(taken)
+            if not is_crowded and about.package == package_version():
+                break
+            # A node that is only just joining, or that Ray has not yet given up, takes no process.
+            time.sleep(number * PAUSE)
+            self._end(ray, place)
+            about = self._about(ray, place, taken)
+        return about.node
 
     def num_nodes(self) -> int:
         with self._cluster() as ray:
