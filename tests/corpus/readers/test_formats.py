@@ -102,7 +102,7 @@ def test_a_folder_gives_its_texts_in_order(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbftwo\r\n")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a.md").write_text("one")
-    (tmp_path / "sub" / "c.txt.gz").write_bytes(gzip.compress(b"three"))
+    (tmp_path / "sub" / "c.txt.gz").write_bytes(gzip.compress(b"three", mtime=0))
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     (tmp_path / "settings.xml").write_text("<settings/>")
     (tmp_path / "empty.txt").write_text(" \n")
@@ -137,7 +137,7 @@ def test_names_tell_the_format(name: str, found: str | None) -> None:
     ("name", "content", "found"),
     [
         ("data", b'{"text": "a"}\n{"text": "b"}\n', "jsonl"),
-        ("data", gzip.compress(b'{"text": "a"}\n'), "jsonl"),
+        ("data", gzip.compress(b'{"text": "a"}\n', mtime=0), "jsonl"),
         ("data", zstandard.compress(b'{"text": "a"}\n'), "jsonl"),
         ("data", b'{"text": "' + b"a" * 100_000 + b'"}\n', "jsonl"),
         ("data.json", b'[\n{"text": "a"}\n]', None),
