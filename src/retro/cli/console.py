@@ -117,11 +117,11 @@ def _bars(title: str) -> Iterator[Report]:
     ]
     with Progress(*columns, console=CONSOLE, refresh_per_second=4) as bars:
         task = bars.add_task(title.ljust(TITLE_WIDTH), total=None)
-        current = ""
+        current: str | None = None
 
         def report(done: int, total: int, step: str = "", note: str = "") -> None:
             nonlocal task, current
-            if step != current and current:  # a new step has begun and gets its own bar below
+            if current not in (None, step):  # a new step has begun and gets its own bar below
                 _finish(bars, task)
                 task = bars.add_task("", total=None)
             current = step

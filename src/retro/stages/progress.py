@@ -40,9 +40,13 @@ def at_step(progress: Progress, step: str) -> Progress:
 def from_offset(progress: Progress, offset: int, whole: int) -> Progress:
     """The same progress for a part that begins at `offset` of a larger whole."""
 
-    # The total that is reported is of the part alone, and gives way to that of the whole.
+    # The total that is reported is of the part alone, and gives way to that of the whole; where nothing is
+    # counted there is no whole either.
     def report(done: int, total: int, step: str = "", note: str = "") -> None:
-        progress(offset + done, whole, step, note)
+        if total:
+            progress(offset + done, whole, step, note)
+        else:
+            progress(done, 0, step, note)
 
     return report
 

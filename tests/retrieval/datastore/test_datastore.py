@@ -119,6 +119,26 @@ def test_segments_of_bounded_size_hold_the_same(text_folder: Path, bert: str, tm
     assert np.array_equal(whole.snapshot().values(np.arange(50)), cut.snapshot().values(np.arange(50)))
 
 
+def test_building_tells_when_keys_are_indexed(text_folder: Path, bert: str, tmp_path: Path) -> None:
+    """Linking or training takes minutes and tells nothing, so what it is must stand there."""
+    work = corpus_of(tmp_path / "work", text_folder)
+    told: list[tuple[int, int, str]] = []
+
+    def listen(done: int, total: int, step: str = "", note: str = "") -> None:
+        told.append((done, total, step))
+
+    config = config_of(bert, segment_chunks=60)
+    store = work.store("train")
+    datastore = build_datastore([store], work.tokenizer_path, tmp_path / "cut", config, listen)
+    segments = datastore.snapshot().segments
+    indexed = [(done, total, step) for done, total, step in told if step]
+    assert indexed == [(0, 0, f"Indexing {len(segment.keys)} keys") for segment in segments]
+    # What is counted goes on over all segments.
+    counted = [done for done, _, step in told if not step]
+    assert counted == sorted(counted)
+    assert counted[-1] == datastore.snapshot().num_chunks()
+
+
 def test_several_token_stores_make_one_datastore(text_folder: Path, bert: str, tmp_path: Path) -> None:
     work = CorpusFolder(tmp_path / "work")
     ingest(work, [str(text_folder)], CorpusConfig(vocab_size=320, valid_fraction=0.0, test_fraction=0.3))

@@ -29,6 +29,7 @@ from retro.stages.files import file_checksum, flush_folder, write_json
 from retro.stages.hints import with_paths
 from retro.stages.parts import ARRAY, Parts
 from retro.stages.progress import Progress, no_progress
+from retro.wording import counted
 
 INDEXES = "indexes"
 TRAINED, SHARDS, PLAN = "trained", "shards", "plan.json"
@@ -80,6 +81,7 @@ def write_joint(
     begun = folder / f"{name}.partial"
     _begin(begun, [segment.name for segment in segments], kind, former)
     keys = KeyParts([segment.keys for segment in segments])
+    progress(0, 0, f"Learning codes from {counted(len(keys), 'key')}")
     index = _trained(begun / TRAINED, keys, kind, former)
     if not index.is_trained:
         shutil.rmtree(begun)
@@ -88,6 +90,7 @@ def write_joint(
     for codes in _codes(begun, segments, taken, executor, progress):
         index.add_codes(codes)
     index.attach(keys)
+    progress(0, 0, "Tuning the index")
     measured = asdict(tune(index, target_recall))
     index.save(begun)
     for place in (begun / SHARDS, begun / TRAINED):

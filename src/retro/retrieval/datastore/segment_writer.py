@@ -33,6 +33,7 @@ from retro.retrieval.index.tuning import tune
 from retro.stages.files import atomic_write, file_checksum, flush_folder, write_json
 from retro.stages.parts import ARRAY, Parts
 from retro.stages.progress import Progress, no_progress
+from retro.wording import counted
 
 SHARD = 2048
 """Chunks embedded between two saves."""
@@ -91,7 +92,7 @@ def write_segment(
     grid = _grid(partial, documents, config, tokenizer)
     _write_keys(partial, _embedded(partial, _texts(grid, tokenizer), len(grid), embed, progress))
     kind = EXACT if is_linear else config.index
-    return _finish(partial, folder / name, rows, documents, config, tokenizer, kind)
+    return _finish(partial, folder / name, rows, documents, config, tokenizer, kind, progress=progress)
 
 
 def copy_segment(
@@ -232,6 +233,7 @@ def _finish(
     tokenizer: Tokenizer,
     kind: str,
     begins_with: Segment | None = None,
+    progress: Progress = no_progress,
 ) -> Written:
     """Build the index, drop what was needed on the way, and give the folder its name."""
     keys = np.load(partial / KEYS, mmap_mode="r")
@@ -242,6 +244,8 @@ def _finish(
         # Opened anew: the one that others search must not change.
         index = open_index(begins_with.path / INDEX, begins_with.keys)
         entries = entries.select(np.arange(len(begins_with.keys), len(keys)))
+    # One call of FAISS, which tells nothing on its way.
+    progress(0, 0, f"Indexing {counted(len(keys), 'key')}")
     index.add(entries)
     # A hybrid index is measured by its dense half; BM25 alone has nothing to tune.
     dense = getattr(index, "dense", index)
