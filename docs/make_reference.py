@@ -33,6 +33,7 @@ CONFIGS = (
     "KnnConfig",
     "QuestionsConfig",
     "FineTuningConfig",
+    "ShownConfig",
     "FitConfig",
 )
 

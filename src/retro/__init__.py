@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from retro.config import ModelConfig as ModelConfig
     from retro.config import RetrievalConfig as RetrievalConfig
     from retro.config import RunConfig as RunConfig
+    from retro.config import ShownConfig as ShownConfig
     from retro.config import TrainingConfig as TrainingConfig
     from retro.corpus.tokenizers.tokenizer import Tokenizer as Tokenizer
     from retro.errors import RetroError as RetroError
@@ -88,6 +89,7 @@ _PLACES = {
     "EvaluationConfig": _CONFIG,
     "KnnConfig": _CONFIG,
     "FineTuningConfig": _CONFIG,
+    "ShownConfig": _CONFIG,
     "FitConfig": _CONFIG,
     "RetroError": "retro.errors",
 }

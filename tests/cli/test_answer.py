@@ -132,6 +132,26 @@ def test_an_answer_that_no_passage_holds_is_told(
     assert "in no passage that was read: 1 of 1 answer" in capsys.readouterr().out
 
 
+def test_an_answer_that_is_too_improbable_is_withheld(
+    capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path
+) -> None:
+    [sure] = answers(capsys, work, "questions", "what is 3?", "--max-tokens", "4")
+    assert sure["answer"]
+    for least, answer in ((sure["log_prob"] - 0.1, sure["answer"]), (sure["log_prob"] + 0.1, "")):
+        options = ["--max-tokens", "4", "--least-log-prob", str(least)]
+        [record] = answers(capsys, work, "questions", "what is 3?", *options)
+        assert record == sure | {"answer": answer, "in_no_passage": True} | {"passages": record["passages"]}
+    assert main(["answer", work, "questions", "what is 3?", *options]) == 0
+    assert "no passage that was read holds an answer, as far as the model" in capsys.readouterr().out
+    file = write(tmp_path / "q.jsonl", ROWS[:3])
+    assert main(["answer", work, "questions", "--questions", str(file), "--least-log-prob", "-0.0001"]) == 0
+    shown = capsys.readouterr().out
+    assert "answered with nothing, as no passage holds an answer: 3 questions of 3" in shown
+    assert "in no passage that was read" not in shown
+    assert main(["answer", work, "questions", "?", "--least-log-prob", "1"]) == 1
+    assert "least_log_prob is 1.0; expected" in capsys.readouterr().err
+
+
 def test_a_place_that_cannot_be_written_is_told_before_the_answers(
     capsys: pytest.CaptureFixture[str], work: str, tmp_path: Path
 ) -> None:
@@ -213,3 +233,21 @@ def test_a_run_that_was_never_taught_questions_says_so(capsys: pytest.CaptureFix
     assert f"run: retro fit {work} --task qa --from {work}/runs/small" in told
     assert main(["answer", work, "questions", "what is 3?", "--max-tokens", "2"]) == 0
     assert not capsys.readouterr().err
+
+
+def test_questions_are_learned_beside_what_the_datastore_has_for_them(
+    capsys: pytest.CaptureFixture[str], work: str
+) -> None:
+    """Half of them beside nothing that holds the answer: those are answered with nothing."""
+    fit = ["fit", work, "--task", "qa", "--questions", str(Path(work) / "questions.jsonl"), "--from", "small"]
+    searched = [*fit, *FIT, "--name", "searched", "--search", "hybrid", "--num-questions", "20"]
+    assert main([*searched, "--without-answer", "0.5", "--vary-neighbours"]) == 0
+    captured = capsys.readouterr()
+    assert "of 20 questions are shown no passage that holds the answer" in captured.out + captured.err
+    [kept] = (Path(work) / "questions").glob("*-20/hybrid/manifest.json")
+    assert json.loads(kept.read_text())["config"] == {"search": "hybrid", "k": 6}
+    # Other draws are other questions, and so is another search.
+    assert main(searched) == 1
+    assert "questions" in capsys.readouterr().err
+    assert main([*fit, *FIT, "--as-found"]) == 1
+    assert "--search dense or bm25 or hybrid" in capsys.readouterr().err

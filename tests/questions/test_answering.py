@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from retro.config import ShownConfig
 from retro.errors import ConfigError
 from retro.generation.request import Choice, Prompt
 from retro.generation.sampler import Sampler
@@ -20,8 +21,9 @@ from retro.questions.answering import (
 )
 from retro.questions.batches import make_batch
 from retro.questions.examples import Question
-from retro.questions.finetuning import split, with_distractors
+from retro.questions.finetuning import split
 from retro.questions.scoring import with_foreign_passages
+from retro.questions.shown import show_found
 from retro.retrieval.retriever import Passage
 from retro.workspace import Workspace
 from tests.workspaces import small_run
@@ -137,11 +139,13 @@ def test_foreign_passages_and_distractors() -> None:
             for _ in questions
         ]
 
-    filled = with_distractors(ROWS, source, 4)
+    shown = ShownConfig()
+    filled = show_found(ROWS, source(ROWS), shown, 4)
     assert [len(row.passages) for row in filled] == [4, 4, 4]
     assert {passage.text for passage in filled[0].passages} == {"You may share it.", "Or not.", "d1", "d2"}
     assert {passage.text for passage in filled[2].passages} == {"yes it holds the answer", "d1", "d2", "d3"}
-    places = {row.passages.index(ROWS[0].passages[0]) for row in with_distractors(ROWS[:1] * 40, source, 4)}
+    again = show_found(ROWS[:1] * 40, source(ROWS[:1] * 40), shown, 4)
+    places = {row.passages.index(ROWS[0].passages[0]) for row in again}
     assert places == {0, 1, 2, 3}
     assert with_passages(ROWS, closed_book)[0].passages == ()
 

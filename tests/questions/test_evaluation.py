@@ -14,7 +14,7 @@ from retro.config import QuestionsConfig
 from retro.corpus.documents import Document
 from retro.errors import ArtifactError, ConfigError, DataError
 from retro.model.retro import Retro
-from retro.questions import evaluation
+from retro.questions import searching
 from retro.questions.answering import (
     Answerer,
     FromBm25,
@@ -26,7 +26,7 @@ from retro.questions.answering import (
 from retro.questions.evaluation import choose_examples, choose_sample, evaluate_questions, in_pieces
 from retro.questions.examples import Question
 from retro.questions.scoring import score, with_foreign_passages
-from retro.questions.ways import CLOSED, Way, model_for, score_way, ways_of
+from retro.questions.ways import CLOSED, HEADINGS, MARKS, Way, model_for, score_way, ways_of
 from retro.retrieval.retriever import Passage
 from retro.scoring.intervals import Interval
 from retro.workspace import OpenRun, Workspace
@@ -170,7 +170,7 @@ def test_examples_stand_before_every_question(
 def test_an_interruption_costs_a_block_and_ways_can_be_added(
     opened: OpenRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "BLOCK", 4)
+    monkeypatch.setattr(searching, "BLOCK", 4)
     config = QuestionsConfig(passages=("dense",), num_passages=(2,), max_tokens=2)
     whole = evaluate_questions(opened, ROWS, tmp_path / "whole", config)
     asked: list[int] = []
@@ -230,12 +230,15 @@ def test_ranks_are_fused_as_defined() -> None:
 
 
 def test_gains_are_paired_with_closed_book() -> None:
-    marks = {name: np.array([1.0, 0.0, 1.0, 1.0]) for name in ("exact_match", "f1", "recalled", "unfounded")}
+    marks = {name: np.array([1.0, 0.0, 1.0, 1.0]) for name in MARKS}
     closed = {**marks, "exact_match": np.array([0.0, 0.0, 1.0, 1.0])}
     found = score_way(Way("gold", "neighbours"), marks, closed)
     assert found.gain is not None
     assert found.gain.estimate == 0.25
     assert score_way(Way("gold", "neighbours"), marks, marks).gain == Interval(0.0, 0.0, 0.0)
+    marks["silent"] = np.array([1.0, 0.0, 0.0, 0.0])
+    assert score_way(Way("gold", "neighbours"), marks, None).silent.estimate == 0.25
+    assert len(found.row()) == len(HEADINGS)
     assert found.row()[:4] == ["gold", "neighbours", "", "75.0 (25.0 – 100.0)"]
 
 

@@ -45,6 +45,7 @@ def test_the_answer_follows_and_ends(tokenizer: Tokenizer) -> None:
     tokens = Format(tokenizer, 8).answer("a licence")
     assert tokenizer.decode(tokens) == " a licence"
     assert tokens[-1] == tokenizer.end_id
+    assert Format(tokenizer, 8).answer("") == [tokenizer.end_id]
 
 
 def test_passages_are_cut_or_padded_to_the_retrieved_length(tokenizer: Tokenizer) -> None:

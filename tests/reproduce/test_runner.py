@@ -22,7 +22,6 @@ NAMES = (
     "figure-datastore-size",
     "figure-neighbours",
     "figure-leakage",
-    "figure-decontamination",
     "figure-sources",
     "figure-retrofit",
     "table-knn-lm",

@@ -1,6 +1,7 @@
 """retro answer"""
 
 import json
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from retro.questions.answering import Answer, Answerer, Source
     from retro.questions.examples import Question
     from retro.workspace import OpenRun
+
+
+NOTHING = "no passage that was read holds an answer, as far as the model can tell"
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Options:
     """Passages of a question; 0: as many as the run was fine-tuned with."""
     max_tokens: int = 32
     """Tokens of an answer at most."""
+    least_log_prob: float = -math.inf
+    """Withhold answers of a lower log-probability: the passages are taken to hold none."""
     batch_size: int = 16
     """Questions that are answered together."""
     json: bool = False
@@ -92,6 +98,9 @@ def check(options: Options) -> None:
         f"k is {options.k}; expected a number of passages, or 0 for as many as the run was fine-tuned with": (
             options.k < 0
         ),
+        f"least_log_prob is {options.least_log_prob}; expected a logarithm of a probability, at most 0": (
+            not options.least_log_prob <= 0
+        ),
         f"max_tokens is {options.max_tokens}; expected at least 1": options.max_tokens < 1,
         f"batch_size is {options.batch_size}; expected at least 1": options.batch_size < 1,
     }
@@ -103,7 +112,7 @@ def check(options: Options) -> None:
 def main(arguments: list[str]) -> None:
     options = parse(Options, arguments, "answer")
     from retro.comparators.passages import Frame
-    from retro.questions.answering import Answerer, own_passages, with_passages
+    from retro.questions.answering import Answerer, own_passages, with_passages, withheld
     from retro.questions.format import ENDING
     from retro.questions.ways import model_for
     from retro.workspace import is_run, open_run
@@ -134,7 +143,9 @@ def main(arguments: list[str]) -> None:
     shown = options.questions and not options.json
     title = f"Answering with {opened.name}"
     with RichNarrator().progress(title) if shown else nullcontext(no_progress) as progress:
-        answers = answerer.answer(questions, progress)
+        answers = [
+            withheld(answer, options.least_log_prob) for answer in answerer.answer(questions, progress)
+        ]
     lines = [json.dumps(_record(answer), ensure_ascii=False) for answer in answers]
     if out:
         with atomic_write(out) as file:
@@ -218,7 +229,7 @@ def _record(answer: "Answer") -> dict[str, Any]:
 
 
 def _print_answer(answer: "Answer") -> None:
-    from retro.questions.scoring import holds_answer, in_no_passage
+    from retro.questions.scoring import holds_answer, in_no_passage, is_silent
 
     text = answer.text or "(nothing)"
     log_prob = f"  (log-probability {answer.log_prob:.2f})"
@@ -226,7 +237,9 @@ def _print_answer(answer: "Answer") -> None:
     if not answer.passages:
         CONSOLE.print("closed book: no passages were read", highlight=False)
         return
-    if in_no_passage(answer):
+    if is_silent(answer.text):
+        CONSOLE.print(NOTHING, highlight=False)
+    elif in_no_passage(answer):
         CONSOLE.print("no passage that was read holds this answer; it is the model's own", highlight=False)
     title = "passages that were read; ● holds the answer"
     table = Table("", "score", "title", "passage", title=title, title_justify="left")
@@ -238,10 +251,14 @@ def _print_answer(answer: "Answer") -> None:
 
 
 def _print_unfounded(answers: Sequence["Answer"]) -> None:
-    """Say how many answers are in no passage, of those that passages were read for."""
-    from retro.questions.scoring import in_no_passage
+    """Say how many answers are empty and how many in no passage, of those that passages were read for."""
+    from retro.questions.scoring import in_no_passage, is_silent
 
-    open_book = [answer for answer in answers if answer.passages]
+    read = [answer for answer in answers if answer.passages]
+    open_book = [answer for answer in read if not is_silent(answer.text)]
+    if len(read) > len(open_book):
+        silent = counted(len(read) - len(open_book), "question")
+        CONSOLE.print(f"answered with nothing, as no passage holds an answer: {silent} of {len(read):,}")
     number = sum(map(in_no_passage, open_book))
     if number:
         CONSOLE.print(f"in no passage that was read: {number:,} of {counted(len(open_book), 'answer')}")

@@ -1,6 +1,6 @@
 """retro fit, and its ways with options of their own: --base, --from, --task qa, --check."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,13 +13,14 @@ from retro import recipes
 from retro.cli.console import CONSOLE, RichNarrator, option_of, parse, print_table, recipe_of, warn
 from retro.cli.fetch import fetch_shown
 from retro.cli.train import print_run, redo_run, say
-from retro.config import FineTuningConfig, RetrievalConfig, TrainingConfig
+from retro.config import FineTuningConfig, RetrievalConfig, ShownConfig, TrainingConfig
 from retro.config.fit import FitConfig
 from retro.errors import ConfigError, DataError
+from retro.stages.hints import quoted
 from retro.wording import counted
 
 if TYPE_CHECKING:
-    from retro.questions.examples import Questions
+    from retro.questions.examples import Question, Questions
     from retro.stages.progress import Progress
     from retro.workspace import Workspace
 
@@ -64,11 +65,14 @@ class QuestionOptions:
     """A run of the workspace, or the folder of a run with the same tokenizer."""
     training: Annotated[TrainingConfig, tyro.conf.arg(name="")]
     tuning: Annotated[FineTuningConfig, tyro.conf.arg(name="")]
+    shown: Annotated[ShownConfig, tyro.conf.arg(name="")]
     questions: str = ""
     """A file of questions as DPR and FiD write them: JSON or JSON Lines with question, answers and ctxs
     (title, text, score); or one of SQuAD's, or squad@train of the catalogue. None: cloze questions are made
     out of the workspace's training text, which teach to look things up before there are many real ones to
     learn from."""
+    num_questions: int = 0
+    """Questions that are used, chosen by their text; 0: all. Those that are held out are among them."""
     name: str = "questions"
     """The run's name."""
     recipe: str = QUESTIONS_RECIPE
@@ -233,10 +237,12 @@ def fit_questions(arguments: list[str]) -> None:
         base=tyro.MISSING,
         training=recipe_of(arguments, QUESTIONS_RECIPE).training,
         tuning=FineTuningConfig(),
+        shown=ShownConfig(),
     )
     options = parse(QuestionOptions, arguments, "fit --task qa", default)
     if not 0 <= options.valid_fraction < 1:
         raise ConfigError(f"valid_fraction is {options.valid_fraction}; expected 0 ≤ valid_fraction < 1")
+    from retro.questions.evaluation import choose_sample
     from retro.questions.finetuning import finetune, settled, split
     from retro.workspace import Workspace
 
@@ -247,14 +253,30 @@ def fit_questions(arguments: list[str]) -> None:
     if options.redo:
         redo_run(work, options.name)
     found = _questions(work, options)
-    # Questions without answers cannot be learned from.
-    valid, train = split(found.with_answers(), [options.valid_fraction])
     warn(*found.warnings())
+    # Questions without answers cannot be learned from.
+    asked = choose_sample(found.with_answers(), options.num_questions)
+    if options.shown.search != "none":
+        asked = _with_searched(work, options, asked)
+    valid, train = split(asked, [options.valid_fraction])
     with RichNarrator().progress(f"Fine-tuning {options.name}") as progress:
         _, artifact = finetune(
             work, options.name, options.base, train, options.training, tuning, valid, progress, warn
         )
     print_run(artifact)
+
+
+def _with_searched(
+    work: "Workspace", options: QuestionOptions, asked: Sequence["Question"]
+) -> list["Question"]:
+    """The questions with passages that the datastore has for them."""
+    from retro.questions.evaluation import set_name
+    from retro.questions.finetuning import with_searched
+
+    name = set_name(options.questions or "cloze", options.num_questions)
+    command = f"retro fit {quoted(options.work)} --task qa --search {options.shown.search}"
+    with RichNarrator().progress(f"Passages for {counted(len(asked), 'question')}") as progress:
+        return with_searched(work, name, asked, options.shown, options.training, command, progress, warn)
 
 
 def _questions(work: "Workspace", options: QuestionOptions) -> "Questions":

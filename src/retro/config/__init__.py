@@ -9,6 +9,7 @@ from retro.config.run import (
     KnnConfig,
     QuestionsConfig,
     RunConfig,
+    ShownConfig,
     TrainingConfig,
 )
 
@@ -25,6 +26,7 @@ __all__ = [
     "QuestionsConfig",
     "RetrievalConfig",
     "RunConfig",
+    "ShownConfig",
     "TrainingConfig",
     "cross_attention_places",
 ]

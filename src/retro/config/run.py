@@ -148,6 +148,34 @@ class FineTuningConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShownConfig:
+    """Which passages are shown with a question in fine-tuning."""
+
+    search: str = "none"
+    """Passages that the workspace's datastore has for the question (`dense`, `bm25`, `hybrid`) come beside
+    its own; `none`: its own alone. Documents that the workspace holds out are never among them."""
+    as_found: bool = False
+    """Show the first that were found, whatever they hold, and not the question's own. Where none of them
+    holds the answer, saying nothing is what is learned. By default the question's own passage is among those
+    that are shown, and no other holds the answer."""
+    without_answer: float = 0.0
+    """Part of the questions that are shown only passages without the answer, and learned to be answered with
+    nothing."""
+
+    def __post_init__(self) -> None:
+        require_one_of("search", self.search, "none", *SEARCHED)
+        require(
+            0.0 <= self.without_answer < 1.0,
+            f"without_answer is {self.without_answer}; expected 0 ≤ without_answer < 1",
+        )
+        require(
+            self.search != "none" or not (self.as_found or self.without_answer),
+            "as_found and without_answer show what was searched for; expected a search with them: "
+            f"--search {' or '.join(SEARCHED)}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
     """Sliding-window scoring of whole documents."""
 

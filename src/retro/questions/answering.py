@@ -50,11 +50,14 @@ def given_passages(passages: Sequence[Passage], k: int) -> Source:
     return lambda questions: [list(passages[:k]) for _ in questions]
 
 
-def from_datastore(datastore: Datastore, k: int) -> Source:
-    """The k chunks nearest to each question in the datastore, with their continuations."""
+def from_datastore(datastore: Datastore, k: int, exclude: Sequence[str] = ()) -> Source:
+    """The k chunks nearest to each question in the datastore, with their continuations.
+
+    Here and below, documents whose ids are excluded are never found.
+    """
 
     def search(questions: Sequence[Question]) -> list[list[Passage]]:
-        found = datastore.search([question.text for question in questions], k)
+        found = datastore.search([question.text for question in questions], k, exclude=exclude)
         return [list(map(_passage, neighbours)) for neighbours in found]
 
     return search
@@ -67,7 +70,7 @@ class FromBm25:
     version at that time.
     """
 
-    def __init__(self, datastore: Datastore, k: int) -> None:
+    def __init__(self, datastore: Datastore, k: int, exclude: Sequence[str] = ()) -> None:
         if k < 1:
             raise ConfigError(f"k is {k}; expected at least 1; answer closed book instead")
         self.datastore = datastore
@@ -75,9 +78,12 @@ class FromBm25:
         self.snapshot = datastore.snapshot()
         # Segments are immutable and still hold deleted documents, whose chunks
         # are left out here.
+        without = datastore.ledger.find_excluded(exclude, self.snapshot.version.number)
         parts = [
-            segment.chunks[live[segment.places]]
-            for segment, live in zip(self.snapshot.segments, self.snapshot.live, strict=True)
+            segment.chunks[wanted[segment.places]]
+            for segment, wanted in zip(
+                self.snapshot.segments, self.snapshot.wanted(None, without), strict=True
+            )
         ]
         self.chunks = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
         values = self.snapshot.values(self.chunks, datastore.chunk_len)
@@ -97,14 +103,14 @@ class FromBm25:
         return [list(map(_passage, neighbours)) for neighbours in found]
 
 
-def by_both_ranks(datastore: Datastore, k: int) -> Source:
+def by_both_ranks(datastore: Datastore, k: int, exclude: Sequence[str] = ()) -> Source:
     """The k chunks that stand high in both orders, that of the keys and that of BM25.
 
     Reciprocal rank fusion: a chunk's score is the sum of 1 / (60 + rank) over the orders in which it is among
     the first hundred. It compares no distance with a score, and has nothing to tune.
     """
     depth = max(k, NUM_CANDIDATES)
-    orders = (from_datastore(datastore, depth), FromBm25(datastore, depth))
+    orders = (from_datastore(datastore, depth, exclude), FromBm25(datastore, depth, exclude))
 
     def search(questions: Sequence[Question]) -> list[list[Passage]]:
         found = zip(*(order(questions) for order in orders), strict=True)
@@ -148,6 +154,11 @@ class Answer:
     passages: tuple[Passage, ...]
     log_prob: float
     """Of the answer's tokens, in nats."""
+
+
+def withheld(answer: Answer, least_log_prob: float) -> Answer:
+    """The answer, or an empty one in its place if it is less probable than this."""
+    return replace(answer, text="") if answer.log_prob < least_log_prob else answer
 
 
 class Answerer:

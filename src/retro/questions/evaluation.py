@@ -5,7 +5,7 @@ that an interruption costs minutes. What is searched for is a stage as well: all
 search read the same passages.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,15 +18,7 @@ from retro.config import QuestionsConfig
 from retro.config.run import SEARCHED
 from retro.errors import DataError
 from retro.machine import product_dtype, products_in
-from retro.questions.answering import (
-    Answer,
-    Answerer,
-    FromBm25,
-    Source,
-    by_both_ranks,
-    from_datastore,
-    own_passages,
-)
+from retro.questions.answering import Answer, Answerer, own_passages
 from retro.questions.examples import Question
 from retro.questions.format import ENDING, written_example
 from retro.questions.scoring import (
@@ -35,29 +27,22 @@ from retro.questions.scoring import (
     f1,
     holds_answer,
     in_no_passage,
+    is_silent,
     with_foreign_passages,
 )
+from retro.questions.searching import Found, blocks, passages_of, search_passages
 from retro.questions.ways import CLOSED, MARKS, Way, WayScore, model_for, score_way, ways_of
-from retro.retrieval.datastore import Datastore
 from retro.retrieval.retriever import Passage
-from retro.scoring.evaluate import VERSION
 from retro.scoring.sets import name_of
 from retro.stages.files import make_fingerprint, write_json
 from retro.stages.parts import ROWS, Parts
 from retro.stages.progress import Progress, no_progress
-from retro.stages.stage import Artifact, Stage, open_artifact, run_stage
+from retro.stages.stage import Artifact, Stage, run_stage
 from retro.wording import counted
 from retro.workspace import OpenRun
 
-BLOCK = 64
-"""Questions whose answers are kept together."""
 SOME = 32
 """Questions that an example is the shortest of."""
-SEARCHES: dict[str, Callable[[Datastore, int], Source]] = {
-    "dense": from_datastore,
-    "bm25": FromBm25,
-    "hybrid": by_both_ranks,
-}
 ANSWERS = "answers"
 RESULTS = "results.json"
 COMMAND = "retro evaluate WORK RUN --task questions"
@@ -65,21 +50,27 @@ COMMAND = "retro evaluate WORK RUN --task questions"
 
 def name_of_evaluation(source: str, num_questions: int) -> str:
     """The name of the folder for these questions; a sample has one of its own."""
-    return f"questions-{name_of(source)}" + (f"-{num_questions}" if num_questions else "")
+    return f"questions-{set_name(source, num_questions)}"
+
+
+def set_name(source: str, num_questions: int) -> str:
+    """A name for so many questions of a source."""
+    return name_of(source) + (f"-{num_questions}" if num_questions else "")
 
 
 def stages_of(path: Path, config: QuestionsConfig) -> list[Path]:
     """The folders of what a config asks for, made or not."""
     ways = ways_of(config)
     searches = dict.fromkeys(way.passages for way in ways if way.passages in SEARCHED)
-    return [*(_search_path(path, name) for name in searches), *(_way_path(path, way) for way in ways)]
+    return [*(_search_path(path, name) for name in searches), *(way_path(path, way) for way in ways)]
 
 
 def _search_path(path: Path, name: str) -> Path:
     return path / "passages" / name
 
 
-def _way_path(path: Path, way: Way) -> Path:
+def way_path(path: Path, way: Way) -> Path:
+    """The folder of the answers in one way."""
     return path / "ways" / way.name
 
 
@@ -182,11 +173,9 @@ class _Evaluation:
         if self.config.precision != "float32":
             settings["precision"] = self.config.precision
         work = partial(self._answer, way, answerer, found)
-        return run_stage(_way_path(self.path, way), "answers", settings, inputs, work, self.command)
+        return run_stage(way_path(self.path, way), "answers", settings, inputs, work, self.command)
 
-    def _answer(
-        self, way: Way, answerer: Answerer, found: Parts[list[dict[str, Any]]] | None, stage: Stage
-    ) -> None:
+    def _answer(self, way: Way, answerer: Answerer, found: Found | None, stage: Stage) -> None:
         given = with_foreign_passages(self.questions) if way.passages == "shuffled" else self.questions
         parts = Parts(stage.scratch("blocks"), ROWS)
         rows: list[dict[str, Any]] = []
@@ -194,7 +183,7 @@ class _Evaluation:
 
         def make(name: str, block: Sequence[Question]) -> list[dict[str, Any]]:
             if found is not None:
-                passages = [_passages_of(row, way.num_passages) for row in found.read(name)]
+                passages = [passages_of(row, way.num_passages) for row in found.read(name)]
             elif way == CLOSED:
                 passages = [[] for _ in block]
             else:
@@ -204,56 +193,28 @@ class _Evaluation:
             with products_in(product_dtype(self.config.precision, device), device):
                 return list(map(_record, answerer.answer(asked)))
 
-        for name, block in _blocks(given):
+        for name, block in blocks(given):
             rows += parts.keep(name, partial(make, name, block))
             self.progress(len(rows), len(given), way.name)
         Parts(stage.path, ROWS).write(ANSWERS, rows)
         stage.counts["questions"] = len(rows)
 
     def _searched(self, name: str) -> Artifact:
-        """The passages of every question; a finished search is opened if it has as many as are needed,
-        whatever was added to the datastore since."""
-        path, k = _search_path(self.path, name), max(self.config.num_passages)
-        if path.exists():
-            there = open_artifact(path, "passages", self.command)
-            if there.inputs["questions"] == self.fingerprint and there.config["k"] >= k:
-                return there
-        version = self.opened.datastore().snapshot().version
-        inputs = {"questions": self.fingerprint, "datastore": version.lineage}
-
-        def work(stage: Stage) -> None:
-            self._search(name, k, stage)
-            stage.counts[VERSION] = version.number
-
-        return run_stage(path, "passages", {"search": name, "k": k}, inputs, work, self.command, renew=True)
-
-    def _search(self, name: str, k: int, stage: Stage) -> None:
-        parts = Parts(stage.path, ROWS)
-        source: Source | None = None
-        done = 0
-        for block_name, block in _blocks(self.questions):
-            if not parts.has(block_name):
-                # Made when it is first needed: BM25 reads the whole datastore for its index.
-                source = source or SEARCHES[name](self.opened.datastore(), k)
-                rows = [{"passages": [asdict(passage) for passage in row]} for row in source(block)]
-                parts.write(block_name, rows)
-            done += len(block)
-            self.progress(done, len(self.questions), f"searching, {name}")
+        """The passages of every question; a finished search is opened if it has as many as are needed."""
+        return search_passages(
+            self.questions,
+            self.opened.datastore,
+            _search_path(self.path, name),
+            name,
+            max(self.config.num_passages),
+            self.command,
+            self.progress,
+        )
 
 
 def in_pieces(answerer: Answerer, passages: Sequence[Passage]) -> list[Passage]:
     """Passages of any length in pieces that the model reads whole."""
     return [piece for passage in passages for piece in answerer.form.pieces(passage)]
-
-
-def _blocks(questions: Sequence[Question]) -> list[tuple[str, Sequence[Question]]]:
-    """The questions in blocks, each with its name."""
-    starts = range(0, len(questions), BLOCK)
-    return [(f"{number:05d}", questions[start : start + BLOCK]) for number, start in enumerate(starts)]
-
-
-def _passages_of(row: dict[str, Any], number: int) -> list[Passage]:
-    return [Passage(**passage) for passage in row["passages"][:number]]
 
 
 def _record(answer: Answer) -> dict[str, Any]:
@@ -271,5 +232,12 @@ def _record(answer: Answer) -> dict[str, Any]:
 
 def _read_marks(artifact: Artifact) -> dict[str, np.ndarray]:
     """The marks of every answer, in the order of the questions."""
-    rows = Parts(artifact.path, ROWS).read(ANSWERS)
+    rows = read_answers(artifact.path)
+    for row in rows:
+        row["silent"] = is_silent(row["answer"])
     return {name: np.array([row[name] for row in rows], dtype=np.float64) for name in MARKS}
+
+
+def read_answers(path: Path) -> list[dict[str, Any]]:
+    """The answers in the folder of a way, in the order of the questions."""
+    return Parts(path, ROWS).read(ANSWERS)

@@ -7,19 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from retro.config import FineTuningConfig, TrainingConfig
+from retro.config import FineTuningConfig, ShownConfig, TrainingConfig
 from retro.corpus.tokenizers.tokenizer import Tokenizer
 from retro.errors import ConfigError, DataError
 from retro.jobs.training import base_of, run_to_start_from
 from retro.model.protocol import TrainableModel
 from retro.model.weights import WEIGHTS
-from retro.questions.answering import Answerer, Source, from_datastore, own_passages
+from retro.questions.answering import Answerer, from_datastore, own_passages
 from retro.questions.batches import QuestionBatches
 from retro.questions.examples import Question
 from retro.questions.format import Format, PromptFormat
 from retro.questions.scoring import Comparison, compare, holds_answer
+from retro.questions.searching import found_passages, search_passages
+from retro.questions.shown import num_without_answer, show_found, to_learn
 from retro.retrieval.retriever import Passage
 from retro.run import Origin, load
+from retro.scoring.evaluate import VERSION
 from retro.stages.files import file_checksum, make_fingerprint, write_json
 from retro.stages.progress import Progress, no_progress
 from retro.stages.stage import Artifact
@@ -62,6 +65,43 @@ def settled(work: Workspace, base: str, tuning: FineTuningConfig | None = None) 
     if tuning.dropout is not None:
         return tuning
     return dataclasses.replace(tuning, dropout=0.0 if is_fitted else DROPOUT)
+
+
+def with_searched(
+    work: Workspace,
+    name: str,
+    questions: Sequence[Question],
+    shown: ShownConfig,
+    config: TrainingConfig,
+    command: str,
+    progress: Progress = no_progress,
+    warn: Callable[[str], None] = no_warning,
+) -> list[Question]:
+    """The questions of the set called `name` with passages that are searched for, as they are to be shown.
+
+    The search is kept in the workspace, and runs that need no more of it read the same. Nothing that the
+    workspace holds out is found, so that nothing is learned of what will be tested.
+    """
+    path = work.path / "questions" / name / shown.search
+    stores = work.corpus().stores()
+    held_out = [store for split, store in stores.items() if split != "train"]
+    # Some of what is found holds the answer, and is left out.
+    k = 2 * config.num_neighbours
+    searched = search_passages(questions, work.datastore, path, shown.search, k, command, progress, held_out)
+    version = work.datastore().snapshot().version
+    if searched.inputs["datastore"] != version.lineage:
+        warn(
+            f"{path} was searched for in version {searched.counts[VERSION]} of the datastore, which is at "
+            f"{version.number} now; to search it anew, remove that folder"
+        )
+    found = found_passages(searched, questions)
+    filled = show_found(questions, found, shown, config.num_neighbours, config.vary_neighbours, config.seed)
+    if number := num_without_answer(filled):
+        warn(
+            f"{number:,} of {counted(len(filled), 'question')} are shown no passage that holds the answer; "
+            "to say nothing is learned"
+        )
+    return filled
 
 
 def finetune(
@@ -142,15 +182,10 @@ def in_view(questions: Sequence[Question], form: Format) -> list[Question]:
     return [
         dataclasses.replace(
             question,
-            passages=tuple(piece(passage, _learned(question)) for passage in question.passages),
+            passages=tuple(piece(passage, to_learn(question)) for passage in question.passages),
         )
         for question in questions
     ]
-
-
-def _learned(question: Question) -> tuple[str, ...]:
-    """The answers that may be learned."""
-    return (question.target,) if question.target else question.answers
 
 
 def split(questions: Sequence[Question], fractions: Sequence[float], seed: int = 0) -> list[list[Question]]:
@@ -166,25 +201,6 @@ def split(questions: Sequence[Question], fractions: Sequence[float], seed: int =
         place = int(make_fingerprint(seed, " ".join(question.text.lower().split())), 16) / 16**16
         parts[int(np.searchsorted(bounds, place, side="right"))].append(question)
     return parts
-
-
-def with_distractors(
-    questions: Sequence[Question], source: Source, num_passages: int, seed: int = 0
-) -> list[Question]:
-    """The questions with `num_passages` passages each, in random order.
-
-    A question's own passages come with others from a source that do not hold the answer.
-    """
-    rng = np.random.default_rng(seed)
-    filled = []
-    for question, found in zip(questions, source(questions), strict=True):
-        own = list(question.passages[:num_passages])
-        # A distractor with the answer would make a wrong passage right.
-        others = [passage for passage in found if not holds_answer(passage, question.answers)]
-        passages = own + others[: num_passages - len(own)]
-        shuffled = tuple(passages[place] for place in rng.permutation(len(passages)))
-        filled.append(dataclasses.replace(question, passages=shuffled))
-    return filled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +240,9 @@ def run_experiment(
         )
     k = config.num_neighbours
     source = from_datastore(work.datastore(), 2 * k)  # some will hold the answer, and are left out
-    test, valid, train_part = (with_distractors(part, source, k) if k > 1 else part for part in parts)
+    test, valid, train_part = (
+        show_found(part, source(part), ShownConfig(), k) if k > 1 else part for part in parts
+    )
     model, _ = finetune(work, name, base, train_part, config, tuning, valid, progress)
     closed = None
     if baseline:

@@ -41,7 +41,9 @@ class Format:
 
     def answer(self, answer: str) -> list[int]:
         """The tokens after the prompt, encoded separately so that no token crosses
-        the chunk's end."""
+        the chunk's end. An empty answer ends at once."""
+        if not answer:
+            return [self.tokenizer.end_id]
         return [*self.tokenizer.encode(ANSWER.format(answer=answer)), self.tokenizer.end_id]
 
     def passages(self, passages: Sequence[Passage]) -> list[Neighbour]:

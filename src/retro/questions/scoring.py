@@ -71,6 +71,11 @@ def in_no_passage(answer: Answer) -> bool:
     return not any(holds_answer(passage, [answer.text]) for passage in answer.passages)
 
 
+def is_silent(text: str) -> bool:
+    """Whether an answer says nothing."""
+    return not text.strip()
+
+
 @dataclass(frozen=True)
 class Score:
     """How well questions were answered, with intervals over questions."""

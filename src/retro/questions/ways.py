@@ -13,9 +13,9 @@ from retro.model.protocol import LanguageModel
 from retro.questions.scoring import mean, percent
 from retro.scoring.intervals import Interval
 
-MARKS = ("exact_match", "f1", "recalled", "unfounded")
+MARKS = ("exact_match", "f1", "recalled", "unfounded", "silent")
 """What is known of every answer."""
-HEADINGS = ["passages", "read", "n", "exact match", "F1", "recall", "in no passage", "gain (EM)"]
+HEADINGS = ["passages", "read", "n", "exact match", "F1", "recall", "in no passage", "empty", "gain (EM)"]
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,16 @@ class WayScore:
     recall: Interval
     """Part of the questions for which some passage holds a right answer."""
     unfounded: Interval
-    """Part of the answers that no passage holds."""
+    """Part of the answers that no passage holds, the empty ones among them."""
+    silent: Interval
+    """Part of the answers that are empty."""
     gain: Interval | None
     """In exact match over closed book, paired by question; None if that was not asked for."""
 
     def row(self) -> list[str]:
         """A row of the table below `HEADINGS`, in percent."""
         number = str(self.way.num_passages) if self.way.num_passages else ""
-        numbers = (self.exact_match, self.f1, self.recall, self.unfounded)
+        numbers = (self.exact_match, self.f1, self.recall, self.unfounded, self.silent)
         gain = percent(self.gain) if self.gain is not None else ""
         return [self.way.passages, self.way.reading, number, *map(percent, numbers), gain]
 
@@ -93,5 +95,5 @@ def score_way(way: Way, marks: Mapping[str, np.ndarray], closed: Mapping[str, np
     if closed is not None and way != CLOSED:
         # Paired: first the difference for each question, then its interval.
         gain = mean(marks["exact_match"] - closed["exact_match"])
-    exact_match, f1, recall, unfounded = (mean(marks[name]) for name in MARKS)
-    return WayScore(way, len(marks["f1"]), exact_match, f1, recall, unfounded, gain)
+    exact_match, f1, recall, unfounded, silent = (mean(marks[name]) for name in MARKS)
+    return WayScore(way, len(marks["f1"]), exact_match, f1, recall, unfounded, silent, gain)
