@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Mapping
 
 
-def interleaved_medians(
+def interleaved_seconds(
     candidates: Mapping[str, Callable[[], object]], rounds: int = 7, warmup: int = 2
-) -> dict[str, float]:
-    """Median seconds of each candidate over the rounds."""
+) -> dict[str, list[float]]:
+    """Seconds of each candidate in each round."""
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for number in range(warmup + rounds):
         for name, call in candidates.items():
@@ -16,4 +16,12 @@ def interleaved_medians(
             call()
             if number >= warmup:
                 seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def interleaved_medians(
+    candidates: Mapping[str, Callable[[], object]], rounds: int = 7, warmup: int = 2
+) -> dict[str, float]:
+    """Median seconds of each candidate over the rounds."""
+    seconds = interleaved_seconds(candidates, rounds, warmup)
     return {name: statistics.median(values) for name, values in seconds.items()}

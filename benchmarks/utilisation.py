@@ -26,21 +26,25 @@ CPU = torch.device("cpu")
 
 
 def step_of(
-    model: Retro, length: int = 512, k: int = 2, dtype: torch.dtype = torch.float32
+    model: Retro,
+    length: int = 512,
+    k: int = 2,
+    dtype: torch.dtype = torch.float32,
+    num_tokens: int = TOKENS,
 ) -> Callable[[], None]:
     """A training step on random tokens; k = 0 is RETRO[OFF]."""
     torch.manual_seed(0)
     losses, optimizer, batch = (
         TokenLoss(model, dtype),
         make_optimizer(model, TrainingConfig()),
-        TOKENS // length,
+        num_tokens // length,
     )
     tokens, targets = (torch.randint(1, model.config.vocab_size, (batch, length)) for _ in range(2))
     neighbours = torch.randint(1, model.config.vocab_size, (batch, length // 64, k, 128)) if k else None
 
     def step() -> None:
         optimizer.zero_grad()
-        (losses(tokens, targets, neighbours) / TOKENS).backward()
+        (losses(tokens, targets, neighbours) / num_tokens).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 

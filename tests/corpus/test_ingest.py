@@ -87,6 +87,9 @@ def test_duplicates_and_near_duplicates_of_held_out_documents_leave_the_training
     assert near
     assert near == {name for name, row in removed.items() if row["reason"] == "contaminated"}
     assert not removed.keys() & {row["id"] for row in corpus.train.documents}
+    # They can be read back, to measure what they would have brought.
+    back = {document.id: document.text for document in CorpusFolder(tmp_path / "work").contaminated()}
+    assert back == {name: [*texts, *copies][int(name)] for name in near}
 
 
 def test_ingesting_again_reuses_and_other_text_is_taken(texts: list[str], tmp_path: Path) -> None:

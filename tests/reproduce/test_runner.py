@@ -22,6 +22,7 @@ NAMES = (
     "figure-datastore-size",
     "figure-neighbours",
     "figure-leakage",
+    "figure-decontamination",
     "figure-sources",
     "figure-retrofit",
     "table-knn-lm",

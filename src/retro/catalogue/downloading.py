@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from retro.catalogue.entries import Entry
+from retro.catalogue.entry import Entry
 from retro.errors import DataError
 from retro.stages.files import file_checksum
 from retro.stages.progress import Progress

@@ -18,7 +18,8 @@ import platformdirs
 
 from retro.catalogue.bases import make_base, require_extra
 from retro.catalogue.downloading import download
-from retro.catalogue.entries import ENTRIES, LOCAL, Entry
+from retro.catalogue.entries import ENTRIES, LOCAL
+from retro.catalogue.entry import Entry
 from retro.errors import DataError, RetroError
 from retro.stages.progress import Progress, at_step, no_progress
 from retro.stages.stage import Artifact, Stage, open_artifact, run_stage

@@ -2,13 +2,14 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from retro import catalogue
-from retro.corpus.documents import SPLITS
+from retro.corpus.documents import SPLITS, Document
+from retro.corpus.encode import EncodedStore
 from retro.corpus.pack import REPORT, removal_tallies
 from retro.corpus.readers.problems import Tally
 from retro.corpus.readers.records import split_fields
@@ -19,6 +20,7 @@ from retro.corpus.tokens import FOLDER as TOKENS_FOLDER
 from retro.corpus.tokens import Corpus, TokenStore
 from retro.errors import ArtifactError, ConfigError, DataError
 from retro.stages.hints import quoted
+from retro.stages.stage import open_artifact
 
 
 class CorpusFolder:
@@ -111,3 +113,18 @@ class CorpusFolder:
         """Every document that was removed, and why."""
         rows: list[dict[str, Any]] = json.loads((self.tokens_path / REPORT).read_text())
         return rows
+
+    def contaminated(self) -> Iterator[Document]:
+        """The training documents that were left out as too close to others, read back from their tokens."""
+        gone = {
+            (row["source"], row["document"]) for row in self.removed_rows() if row["reason"] == "contaminated"
+        }
+        if not gone:
+            return
+        tokenizer = self.tokenizer()
+        encoded = EncodedStore(open_artifact(self.encoded_path, "encoded", self.command))
+        for document in encoded.documents("train"):
+            row = document.row
+            if (row["source"], row["id"]) in gone:
+                text = tokenizer.decode(document.tokens.tolist())
+                yield Document(row["id"], text, row["source"], row["title"], row["language"])

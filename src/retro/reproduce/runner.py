@@ -8,7 +8,15 @@ from retro.config.as_json import to_dict
 from retro.errors import ConfigError
 from retro.pages.shell import Made
 from retro.pages.sources import corpus_words
-from retro.reproduce import ablation, language_modelling, memories, other_data, scaling, scoreboard
+from retro.reproduce import (
+    ablation,
+    contamination,
+    language_modelling,
+    memories,
+    other_data,
+    scaling,
+    scoreboard,
+)
 from retro.reproduce.experiment import Experiment, run_seeds
 from retro.reproduce.page import render
 from retro.reproduce.result import Result
@@ -47,6 +55,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "and stay ahead on chunks that share at most an eighth.",
         language_modelling.leakage,
         seeded=True,
+    ),
+    "figure-decontamination": Experiment(
+        "Decontamination",
+        "Training documents that are 80 % like a test document are removed; what that does is not shown.",
+        contamination.decontamination,
     ),
     "figure-sources": Experiment(
         "Gains by source",

@@ -164,7 +164,7 @@ def smollm2() -> Scale:
         compared_documents=12,
         memory=recipes.DEMO_MEMORY,
         experiments=(
-            *("table-scoreboard", "table-retrieval", "figure-leakage"),
+            *("table-scoreboard", "table-retrieval", "figure-leakage", "figure-decontamination"),
             *("figure-datastore-size", "figure-neighbours", "table-new-facts"),
         ),
     )

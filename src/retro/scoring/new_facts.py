@@ -1,9 +1,6 @@
 """New facts: what a model gains from added documents, and whether deleting them takes it back."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +14,10 @@ from retro.errors import ConfigError, DataError
 from retro.model.protocol import LanguageModel
 from retro.retrieval.chunks import ChunkTable, content_hashes
 from retro.retrieval.datastore import Datastore
-from retro.retrieval.datastore.ledger import FILE
+from retro.retrieval.datastore.copying import copied
 from retro.retrieval.finding import find_neighbours
 from retro.scoring.bits_per_byte import chunk_bytes, score
 from retro.scoring.intervals import Interval, bootstrap_ratio, relative_gain
-from retro.stages.files import link_or_copy, locked
 
 ELSEWHERE = "published elsewhere"
 """The source of the added documents."""
@@ -104,7 +100,7 @@ def measure_new_facts(
     def by_document(values: np.ndarray) -> np.ndarray:
         return np.bincount(table.documents[second], values[second], len(part))
 
-    with _copied(datastore, scratch) as copy:
+    with copied(datastore, scratch) as copy:
         before = _state(model, copy, part, config, k, "before")
         copy.add(_elsewhere(part, copy.tokenizer, heading))
         added = _state(model, copy, part, config, k, "added")
@@ -189,26 +185,3 @@ def _state(
         [[rows[number]["id"] if number >= 0 else "" for number in line] for line in numbers.tolist()]
     )
     return _State(np.array(neighbours.chunks), ids, scores.bits, scores.by_chunk(neighbours.table))
-
-
-@contextmanager
-def _copied(datastore: Datastore, scratch: Path | None) -> Iterator[Datastore]:
-    """A copy that may be changed. Segments are immutable, so links to their files are enough."""
-    with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        path = Path(folder) / "datastore"
-        # Locked, so that no writer changes the folder between the copy of its segments and of
-        # its ledger.
-        with locked(datastore.path):
-            shutil.copytree(
-                datastore.path, path, ignore=shutil.ignore_patterns(f"{FILE}*"), copy_function=link_or_copy
-            )
-            # SQLite copies the ledger itself: the file alone would lack what is in its
-            # write-ahead log.
-            datastore.ledger.rows("VACUUM INTO ?", (str(path / FILE),))
-        copy = Datastore.open(path)
-        # The embedder is loaded already and serves both.
-        copy.use(datastore.embedder)
-        try:
-            yield copy
-        finally:
-            copy.close()

@@ -8,7 +8,7 @@ import numpy as np
 from retro.catalogue.bases.gguf import gguf_library, read_gguf
 from retro.catalogue.bases.llama import Llama
 from retro.catalogue.bases.llama2c import read_llama2c
-from retro.catalogue.entries import Entry
+from retro.catalogue.entry import Entry
 from retro.errors import RetroError
 from retro.stages.files import atomic_path, write_json
 from retro.stages.progress import Progress

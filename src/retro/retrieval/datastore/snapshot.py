@@ -125,6 +125,12 @@ class Snapshot:
         lengths = (segment.documents["end"] - segment.documents["start"] for segment in self.segments)
         return sum(int(length[live].sum()) for length, live in zip(lengths, self.live, strict=True))
 
+    def texts(self) -> Iterator[tuple[int, np.ndarray]]:
+        """The number and the tokens, which stay on disk, of every document that is there."""
+        for segment, live in self._parts():
+            for row in segment.documents[live]:
+                yield int(row["number"]), segment.tokens[row["start"] : row["end"]]
+
     def num_chunks(self) -> int:
         """All chunks, those without text as well."""
         return sum(int(segment.num_chunks[live].sum()) for segment, live in self._parts())
