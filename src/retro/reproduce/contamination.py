@@ -54,7 +54,7 @@ def _label(state: Memory) -> str:
         return "with what was left out"
     if state.limit is None:
         return "as it is"
-    return f"nothing {state.limit:.0%} alike"
+    return f"nothing {100 * state.limit:.0f} % alike"
 
 
 def _change(state: Memory) -> str:
@@ -64,7 +64,7 @@ def _change(state: Memory) -> str:
 
 
 def _title(found: Contaminated, ngram: int) -> str:
-    most = f"the most alike is by {found.most_similar:.0%}" if found.most_similar else "none is alike"
+    most = f"the most alike is by {100 * found.most_similar:.0f} %" if found.most_similar else "none is alike"
     return (
         f"beginnings of {counted(len(found.off), 'test document')}; alike by the Jaccard similarity of runs "
         f"of {ngram} tokens: in the datastore as it is {most}"
