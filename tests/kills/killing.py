@@ -8,7 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 
 from retro.corpus.folder import CorpusFolder
@@ -48,6 +51,8 @@ class Killer:
     """How long the stage at hand changes files, from the first to the end of its process."""
     expected: dict[str, object] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    num_shards: int = 0
+    """How many files with the names of the stage's shards an unbroken run has in one folder in the end."""
 
     @property
     def work(self) -> Path:
@@ -71,6 +76,8 @@ class Killer:
         assert process.returncode == 0, output
         self.expected = stage.results(self.work)
         self.outcomes[stage.name] = Outcome()
+        in_folders = Counter(file.parent for file in self.work.rglob(stage.shards or "no file"))
+        self.num_shards = max(in_folders.values(), default=0)
         _copy(self.work, self.after)
 
     def end(self) -> None:
@@ -102,10 +109,13 @@ class Killer:
     def _kill_once(self, stage: Stage) -> bool:
         """Whether the process was killed, rather than over before."""
         process, changed_at = self._start(stage)
-        moment = changed_at + self.rng.uniform(0.0, self.seconds)
-        try:
-            process.wait(max(0.0, moment - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        if stage.shards:
+            self._await_shards(stage, process)
+        else:
+            moment = changed_at + self.rng.uniform(0.0, self.seconds)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, moment - time.monotonic()))
+        if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         output = process.communicate(timeout=PATIENCE)[0]
         assert process.returncode in (0, -signal.SIGKILL) or self._is_refused(stage, output), output
@@ -114,6 +124,15 @@ class Killer:
             said = [int(number) for number in re.findall(r"version (\d+)", output)]
             assert versions(self.work)[-1][0] >= max(said, default=0)
         return process.returncode == -signal.SIGKILL
+
+    def _await_shards(self, stage: Stage, process: subprocess.Popen[str]) -> None:
+        """Wait until some files of an unfinished folder are there, as many as chance says."""
+        count = self.rng.randint(1, max(1, self.num_shards - 1))
+        while process.poll() is None:
+            found = [file for file in _names(self.work) if fnmatch(file.name, stage.shards)]
+            if sum(".partial" in str(file.parent) for file in found) >= count:
+                return
+            time.sleep(TICK / 10)
 
     def _is_over(self, stage: Stage) -> bool:
         """Whether a stage that happens once has done all it does, though it was killed."""
@@ -222,6 +241,11 @@ def _state(folder: Path) -> set[tuple[str, int]]:
             except OSError:
                 continue
     return found
+
+
+def _names(folder: Path) -> list[Path]:
+    """All files, some of which may vanish meanwhile."""
+    return [Path(path) / name for path, _, files in os.walk(folder) for name in files]
 
 
 def _contents(folder: Path) -> dict[str, bytes]:

@@ -45,6 +45,8 @@ class Stage:
     """Run again after its end, it would do more, as an extension does: it is not, then."""
     prepare: Callable[[], None] = lambda: None
     """What the user does before the command."""
+    shards: str = ""
+    """Names of files of which it writes many: it is killed when some of them are there, and others not."""
 
 
 def files_of(*patterns: str) -> Results:
@@ -98,23 +100,29 @@ def run_of(name: str) -> Results:
     return results
 
 
-def stages(source: Path, more: Path, embedder: str) -> list[Stage]:
-    """Every stage, each going on from where the one before it ended."""
+def stages(source: Path, more: Path, embedder: str, file_bytes: int = 0) -> list[Stage]:
+    """Every stage, each going on from where the one before it ended.
+
+    With `file_bytes`, tokens and neighbours are cut into files of so many bytes at most.
+    """
+    bound = ["--file-bytes", str(file_bytes)] if file_bytes else []
+    tokens, found = ("tokens-*.npy", "[dn]*s-*.npy") if file_bytes else ("", "")
     settings = f"--embedder {embedder} --chunk-len 16 --num-neighbours 4 --workers 1".split()
     small = shlex.split("--vocab-size 512 --valid-fraction 0.1 --test-fraction 0.1")
     neighbours = files_of("neighbours/*/*")
     corpus = files_of("text/*", "tokenizer/*", "encoded/*", "tokens/*", "tokens/*/*")
     scores = files_of("evaluations/retrofit/test/results.json", "evaluations/retrofit/test/scores.npz")
-    ingest = ["ingest", str(source), "--out", "WORK", *small]
+    ingest = ["ingest", str(source), "--out", "WORK", *small, *bound]
     return [
         Stage("fetch", ["fetch", "little"], files_of("cache/little-1.0/*")),
         Stage(
             "ingest",
             ingest,
             corpus,
+            shards=tokens,
         ),
         Stage("build", ["build", "WORK", *settings], datastore),
-        Stage("neighbours", ["neighbours", "WORK"], neighbours),
+        Stage("neighbours", ["neighbours", "WORK", *bound], neighbours, shards=found),
         Stage("train --baseline", ["train", "WORK", "--baseline", *MODEL, *STEPS], run_of("baseline")),
         Stage("train", ["train", "WORK", *MODEL, *STEPS], run_of("retro")),
         Stage(
@@ -124,7 +132,7 @@ def stages(source: Path, more: Path, embedder: str) -> list[Stage]:
         ),
         Stage("evaluate", ["evaluate", "WORK", "retrofit", *SCORING], scores),
         Stage("db add", ["db", "add", "WORK", str(more)], datastore, changes_datastore=True),
-        Stage("neighbours, brought up to date", ["neighbours", "WORK"], neighbours),
+        Stage("neighbours, brought up to date", ["neighbours", "WORK", *bound], neighbours, shards=found),
         Stage(
             "db delete",
             ["db", "delete", "WORK", "--source", more.name],
@@ -144,6 +152,7 @@ def stages(source: Path, more: Path, embedder: str) -> list[Stage]:
             corpus,
             replaces=("text", "encoded", "tokens"),
             prepare=partial(change_files, source),
+            shards=tokens,
         ),
         Stage("db sync", ["db", "sync", "WORK"], datastore, changes_datastore=True),
         Stage("neighbours, after sync", ["neighbours", "WORK"], neighbours),

@@ -18,6 +18,16 @@ KILLS = int(os.environ.get("RETRO_KILLS", "24"))
 CHOSEN = {name.strip() for name in os.environ.get("RETRO_STAGES", "").split(";") if name.strip()}
 FEW = {"ingest": 2, "build": 0, "db add": 2, "ingest, after changes": 1, "db sync": 1}
 """Kills of the default tests; what stands between them is run unbroken."""
+BETWEEN_FILES = {
+    "ingest": 6,
+    "build": 0,
+    "neighbours": 6,
+    "db add": 0,
+    "neighbours, brought up to date": 3,
+    "ingest, after changes": 6,
+}
+SMALL_FILE = 512
+"""So few bytes that tokens and neighbours are cut into hundreds of files."""
 
 
 @pytest.fixture
@@ -48,9 +58,11 @@ def sources(tmp_path: Path, texts: list[str]) -> tuple[Path, Path]:
     return tmp_path / "source", tmp_path / "more"
 
 
-def kill(killer: Killer, sources: tuple[Path, Path], embedder: str, kills: dict[str, int]) -> None:
+def kill(
+    killer: Killer, sources: tuple[Path, Path], embedder: str, kills: dict[str, int], file_bytes: int = 0
+) -> None:
     """The life of a workspace, as far as its stages are named, each killed so many times."""
-    for stage in stages(*sources, embedder):
+    for stage in stages(*sources, embedder, file_bytes):
         if stage.name in kills:
             killer.begin(stage)
             killer.kill(stage, kills[stage.name])
@@ -60,6 +72,22 @@ def kill(killer: Killer, sources: tuple[Path, Path], embedder: str, kills: dict[
 def test_a_few_kills_lose_nothing(killer: Killer, sources: tuple[Path, Path], static_encoder: str) -> None:
     kill(killer, sources, static_encoder, FEW)
     assert sum(outcome.kills for outcome in killer.outcomes.values()) == sum(FEW.values())
+
+
+@pytest.mark.slow
+def test_kills_between_the_files_of_a_store_lose_nothing(
+    killer: Killer, sources: tuple[Path, Path], static_encoder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tokens and neighbours in hundreds of files; each kill leaves some written, and others not."""
+    try:
+        kill(killer, sources, static_encoder, BETWEEN_FILES, SMALL_FILE)
+    finally:
+        with capsys.disabled():
+            print("\n".join(["", *killer.table()]))  # noqa: T201
+    outcomes = [outcome for outcome in killer.outcomes.values() if outcome.kills]
+    assert len(outcomes) == 4
+    assert all(outcome.equal == outcome.resumed > 0 for outcome in outcomes)
+    assert len([*(killer.work / "tokens" / "train").glob("tokens-*.npy")]) > 100
 
 
 @pytest.mark.slow
