@@ -92,6 +92,7 @@ def ray_library() -> Any:
 
 def connect(ray: Any, address: str = "") -> None:
     """Join a cluster, once for this process: that of RAY_ADDRESS where no address is given."""
+    _leave_standard_output_alone()
     if ray.is_initialized():
         _expect_joined(ray, address)
         return
@@ -105,6 +106,23 @@ def connect(ray: Any, address: str = "") -> None:
             f"{name} could not be joined ({one_line(error)}); expected a cluster with the versions of "
             f"Ray and Python that are here, and its token if it asks for one; {START}"
         ) from None
+
+
+def _leave_standard_output_alone() -> None:
+    """Have Ray say on standard error that a process was lost: the command's answer, as JSON, has the other.
+
+    There is no setting for it. A Ray without this function is left as it is.
+    """
+    worker = importlib.import_module("ray._private.worker")
+    said = getattr(worker, "print_to_stdstream", None)
+    if said is None or getattr(said, "is_of_retro", False):
+        return
+
+    def say(data: dict[str, Any], *others: Any, **named: Any) -> None:
+        said({**data, "is_err": True}, *others, **named)
+
+    say.is_of_retro = True  # type: ignore[attr-defined]
+    worker.print_to_stdstream = say
 
 
 def _expect_joined(ray: Any, address: str) -> None:
