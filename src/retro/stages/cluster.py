@@ -113,7 +113,7 @@ def _leave_standard_output_alone() -> None:
 
     There is no setting for it. A Ray without this function is left as it is.
     """
-    worker = importlib.import_module("ray._private.worker")
+    worker: Any = importlib.import_module("ray._private.worker")
     said = getattr(worker, "print_to_stdstream", None)
     if said is None or getattr(said, "is_of_retro", False):
         return
