@@ -1,6 +1,6 @@
 """Where a training step's time goes: shares of torch's operations, matrix products and all else.
 
-    python benchmarks/step_profile.py [--model RETRO] [--precision float32 bfloat16] [--shapes]
+    python benchmarks/step_profile.py [--model RETRO] [--precision float32] [--tokens 4096] [--shapes]
 
 The steps are those of `utilisation.py`: decoder 6 × 256, 4,096 tokens, length 512, two neighbours. A share
 is of the time within operations themselves; the profiler makes small ones look a little larger than they
@@ -31,10 +31,11 @@ def model_of(name: str) -> tuple[Retro, int]:
     ), 2
 
 
-def show(name: str, precision: str, steps: int, top: int, shapes: bool) -> None:
+def show(name: str, precision: str, steps: int, num_tokens: int, top: int, shapes: bool) -> None:
     model, k = model_of(name)
-    step = step_of(model, k=k, dtype=getattr(torch, precision))
-    step()
+    step = step_of(model, k=k, dtype=getattr(torch, precision), num_tokens=num_tokens)
+    for _ in range(3):  # until freed memory is kept
+        step()
     with profile(activities=[ProfilerActivity.CPU], record_shapes=shapes) as found:
         for _ in range(steps):
             step()
@@ -57,13 +58,14 @@ def main() -> None:
     parser.add_argument("--model", nargs="+", default=["RETRO"], choices=["baseline", "RETRO", "RETROfit"])
     parser.add_argument("--precision", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--top", type=int, default=16)
     parser.add_argument("--shapes", action="store_true", help="each operation by the shapes of its inputs")
     options = parser.parse_args()
     keep_freed_memory()
     for name in options.model:
         for precision in options.precision:
-            show(name, precision, options.steps, options.top, options.shapes)
+            show(name, precision, options.steps, options.tokens, options.top, options.shapes)
 
 
 if __name__ == "__main__":

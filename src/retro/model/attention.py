@@ -9,9 +9,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from retro.model.gradients import rms_norm
+from retro.model.relative import Shape, attention_weights, relative_attention
+
 CAUSAL_BLOCK = 128
 """How many queries causal self-attention computes together. Keys after a block's end are
 skipped, which saves nearly half of the products of a long sequence."""
+EPSILON = 1e-6
+"""Added to the mean of squares that a vector is divided by the root of."""
 
 
 def sinusoids(distances: Float[Tensor, " distance"], width: int) -> Float[Tensor, "distance width"]:
@@ -26,33 +31,22 @@ def sinusoids(distances: Float[Tensor, " distance"], width: int) -> Float[Tensor
 def falling_distances(
     num_queries: int, num_keys: int, offset: int, like: Tensor
 ) -> Float[Tensor, " distance"]:
-    """All distances i − j + offset between queries i and keys j, largest first, as
-    `shift` expects them."""
+    """All distances i − j + offset between queries i and keys j, largest first."""
     return torch.arange(num_queries - 1 + offset, offset - num_keys, -1, device=like.device, dtype=like.dtype)
 
 
-def shift(
-    by_distance: Float[Tensor, "*batch query distance"], num_keys: int
-) -> Float[Tensor, "*batch query key"]:
-    """Turn logits by falling distance into logits by key. The result is a view, not a copy."""
-    *batch, num_queries, num_distances = by_distance.shape
-    assert num_distances == num_queries + num_keys - 1
-    by_distance = by_distance.contiguous()
-    # Query i's keys are consecutive columns that start at column `num_queries − 1 − i`, so
-    # each row starts one column earlier than the row before. A row stride that is one short
-    # of the row's length takes exactly that step.
-    return by_distance.as_strided(
-        (*batch, num_queries, num_keys),
-        (*by_distance.stride()[:-2], num_distances - 1, 1),
-        by_distance.storage_offset() + num_queries - 1,
-    )
+EPSILON = 1e-6
+"""Added to the mean of squares that a vector is divided by the root of."""
 
 
 class RMSNorm(nn.RMSNorm):
     """Root-mean-square normalisation with a learned gain."""
 
     def __init__(self, width: int) -> None:
-        super().__init__(width, eps=1e-6)
+        super().__init__(width, eps=EPSILON)
+
+    def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        return rms_norm(x, self.weight, EPSILON)
 
 
 class FeedForward(nn.Module):
@@ -137,20 +131,63 @@ class RelativeAttention(nn.Module):
         """Positional logits of every query for every distance."""
         return (query + self.position_bias) @ keys.transpose(-1, -2)
 
+    def read(
+        self,
+        x: Float[Tensor, "batch query width"],
+        memory: Float[Tensor, "batch key memory_width"] | None,
+        distances: Float[Tensor, " distance"],
+        is_key: Bool[Tensor, "batch key"] | None,
+        *,
+        groups: int = 1,
+        repeats: int = 1,
+        block: int = 0,
+    ) -> Float[Tensor, "batch query width"]:
+        """What the queries of `x` read in a memory, or in `x` itself.
+
+        `distances` has one more than there are; the rest is said in `relative.py`.
+        """
+        operands = self._operands(x, memory, distances, is_key)
+        shape = Shape(self.num_heads, 1.0 / math.sqrt(self.head_dim), groups, repeats, block)
+        out: Tensor = self.dropout(self.out(relative_attention(*operands, shape)))
+        return out
+
+    def weights(
+        self,
+        x: Float[Tensor, "batch query width"],
+        memory: Float[Tensor, "batch key memory_width"] | None,
+        distances: Float[Tensor, " distance"],
+        is_key: Bool[Tensor, "batch key"] | None,
+        *,
+        repeats: int = 1,
+    ) -> Float[Tensor, "batch heads query key"]:
+        """The weights with which they read."""
+        operands = self._operands(x, memory, distances, is_key)
+        shape = Shape(self.num_heads, 1.0 / math.sqrt(self.head_dim), repeats=repeats)
+        return attention_weights(*operands, shape)
+
+    def _operands(
+        self, x: Tensor, memory: Tensor | None, distances: Tensor, is_key: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None, Tensor | None]:
+        """Projections, in as few products as there are inputs, and what else the operation takes."""
+        key, value = self.key.weight, self.value.weight
+        if memory is None:
+            query = F.linear(x, torch.cat([self.query.weight, key, value]))
+        else:
+            query = self.query(x)
+            memory = F.linear(memory, torch.cat([key, value]))
+        if not self.has_positions:
+            return query, memory, None, self.content_bias, None, is_key
+        places = self.position(sinusoids(distances, self.width))
+        return query, memory, places, self.content_bias, self.position_bias, is_key
+
     def scale(self, query: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         return query / math.sqrt(self.head_dim)
 
 
-def masked_softmax(
-    logits: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*#batch #query key"]
-) -> Float[Tensor, "*batch query key"]:
-    """Softmax over the keys that the mask allows.
-
-    A query that may attend to nothing gets meaningless weights; callers discard them.
-    The logits are overwritten in place: that saves a copy of the step's largest
-    tensor, and no gradient needs them.
-    """
-    return logits.masked_fill_(~mask, torch.finfo(logits.dtype).min).softmax(dim=-1)
+def padding_in(is_token: Bool[Tensor, "batch key"]) -> Bool[Tensor, "batch key"] | None:
+    """The mask, or nothing where all are tokens; only where looking costs nothing."""
+    looks = is_token.device.type == "cpu" and not torch.compiler.is_compiling()
+    return None if looks and bool(is_token.all()) else is_token
 
 
 class SelfAttention(nn.Module):
@@ -168,33 +205,11 @@ class SelfAttention(nn.Module):
     ) -> Float[Tensor, "*batch time width"]:
         """`is_token` is false at padding, which nothing attends to."""
         attention, length = self.attention, x.shape[-2]
-        normed = self.norm(x)
-        query = attention.scale(attention.split_heads(attention.query(normed)))
-        key = attention.split_heads(attention.key(normed))
-        value = attention.split_heads(attention.value(normed))
-        # Once for all blocks; each takes a slice.
-        distance_keys = attention.distance_keys(falling_distances(length, length, 0, like=x))
-        # One mask for all heads and queries.
-        mask = is_token[..., None, None, :]
-
-        outputs = []
-        for start in range(0, length, CAUSAL_BLOCK if self.causal else length):
-            # A causal block of queries needs no keys after its own end.
-            stop = min(start + CAUSAL_BLOCK, length) if self.causal else length
-            rows = query[..., start:stop, :]
-            # All distances fall from length − 1 to 1 − length. Those between this block and
-            # its keys run from stop − 1 down to start − stop + 1.
-            distances = slice(length - stop, length + stop - start - 1)
-            by_distance = attention.distance_logits(rows, distance_keys[:, distances])
-            logits = attention.content_logits(rows, key[..., :stop, :]) + shift(by_distance, stop)
-            weights = masked_softmax(logits, self._mask(mask[..., :stop], start, stop))
-            outputs.append(weights @ value[..., :stop, :])
-        return x + attention.merge_heads(torch.cat(outputs, dim=-2))
-
-    def _mask(
-        self, is_token: Bool[Tensor, "*batch 1 1 key"], start: int, stop: int
-    ) -> Bool[Tensor, "*batch 1 #query key"]:
-        if not self.causal:
-            return is_token
-        # Row r of the block is query start + r, which sees the keys up to itself.
-        return is_token & torch.ones(stop - start, stop, dtype=torch.bool, device=is_token.device).tril(start)
+        read = attention.read(
+            self.norm(x).flatten(0, -3),
+            None,
+            falling_distances(length, length + 1, 0, like=x),
+            padding_in(is_token.flatten(0, -2)),
+            block=CAUSAL_BLOCK if self.causal else 0,
+        )
+        return x + read.view(x.shape)

@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from retro.model.attention import RelativeAttention, RMSNorm, falling_distances, masked_softmax, shift
+from retro.model.attention import RelativeAttention, RMSNorm, falling_distances, padding_in
 
 
 class ChunkedCrossAttention(nn.Module):
@@ -55,10 +55,12 @@ class ChunkedCrossAttention(nn.Module):
         """What is added to the residual stream."""
         if encoded.shape[1] == 0:
             return torch.zeros_like(x)
-        weights, value, is_read = self._attend(x, encoded, is_token)
+        rows, memory, distances, is_key = self._operands(x, encoded, is_token)
+        read = self.attention.read(rows, memory, distances, padding_in(is_key), repeats=encoded.shape[2])
         # Over masked keys alone the softmax would be uniform, so a chunk without
         # neighbours is set to zero.
-        return self._to_positions(self.attention.merge_heads(weights @ value) * is_read, x.shape[1])
+        read = (read * is_key.any(-1)[:, None, None]).unflatten(0, encoded.shape[:2])
+        return self._to_positions(read, x.shape[1])
 
     def attention_to(
         self,
@@ -70,49 +72,35 @@ class ChunkedCrossAttention(nn.Module):
         num_neighbours = encoded.shape[2]
         if encoded.shape[1] == 0:
             return x.new_zeros(*x.shape[:2], num_neighbours)
-        weights, _, is_read = self._attend(x, encoded, is_token)
-        mass = weights.mean(2).unflatten(-1, (num_neighbours, -1)).sum(-1)
-        return self._to_positions(mass * is_read, x.shape[1])
+        rows, memory, distances, is_key = self._operands(x, encoded, is_token)
+        weights = self.attention.weights(rows, memory, distances, is_key, repeats=num_neighbours)
+        mass = weights.mean(1).unflatten(-1, (num_neighbours, -1)).sum(-1)
+        mass = (mass * is_key.any(-1)[:, None, None]).unflatten(0, encoded.shape[:2])
+        return self._to_positions(mass, x.shape[1])
 
-    def _attend(
+    def _operands(
         self, x: Tensor, encoded: Tensor, is_token: Tensor
     ) -> tuple[
-        Float[Tensor, "batch chunk heads m key"],
-        Float[Tensor, "batch chunk heads key head_dim"],
-        Bool[Tensor, "batch chunk 1 1"],
+        Float[Tensor, "batch_chunk m d_model"],
+        Float[Tensor, "batch_chunk key d_encoder"],
+        Float[Tensor, " distance"],
+        Bool[Tensor, "batch_chunk key"],
     ]:
-        """Weights over all tokens of a chunk's neighbours, their values, and whether there are any."""
-        num_chunks, num_neighbours, retrieved_len = encoded.shape[1:4]
+        """Each chunk's queries, all tokens of its neighbours, the distances, and which tokens are real."""
+        num_chunks, retrieved_len = encoded.shape[1], encoded.shape[3]
         m, seq_len = self.chunk_len, x.shape[1]
-        attention = self.attention
-
         # Drop the first m − 1 positions and cut the rest into rows of m: row u then holds
         # exactly the positions that read chunk u's neighbours. The last row is padded.
         attending = F.pad(self.norm(x[:, m - 1 :]), (0, 0, 0, num_chunks * m - (seq_len - m + 1)))
-        attending = rearrange(attending, "batch (chunk m) d -> batch chunk m d", chunk=num_chunks)
-        query = attention.scale(attention.split_heads(attention.query(attending)))
-        memory = rearrange(
-            encoded, "batch chunk neighbour retrieved d -> batch chunk (neighbour retrieved) d"
-        )
-        key, value = (
-            attention.split_heads(attention.key(memory)),
-            attention.split_heads(attention.value(memory)),
-        )
-
-        logits = attention.content_logits(query, key)
-        if attention.has_positions:
-            # d(i, i') = i − i' + m − 1, the same for every neighbour, so it is
-            # computed once for all.
-            distances = falling_distances(m, retrieved_len, m - 1 - self.first_place, like=x)
-            positional = shift(
-                attention.distance_logits(query, attention.distance_keys(distances)), retrieved_len
-            )
-            logits = (
-                logits.unflatten(-1, (num_neighbours, retrieved_len)) + positional.unsqueeze(-2)
-            ).flatten(-2)
-        mask = rearrange(is_token, "batch chunk neighbour retrieved -> batch chunk 1 1 (neighbour retrieved)")
+        rows = rearrange(attending, "batch (chunk m) d -> (batch chunk) m d", m=m)
         # All neighbours of a chunk share one softmax.
-        return masked_softmax(logits, mask), value, mask.any(-1).squeeze(2)[..., None]
+        memory = rearrange(
+            encoded, "batch chunk neighbour retrieved d -> (batch chunk) (neighbour retrieved) d"
+        )
+        is_key = rearrange(is_token, "batch chunk neighbour retrieved -> (batch chunk) (neighbour retrieved)")
+        # d(i, i') = i − i' + m − 1, the same for every neighbour, and one more.
+        distances = falling_distances(m, retrieved_len + 1, m - 1 - self.first_place, like=x)
+        return rows, memory, distances, is_key
 
     def _to_positions(
         self, rows: Float[Tensor, "batch chunk m width"], seq_len: int

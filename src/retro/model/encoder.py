@@ -15,8 +15,7 @@ from retro.model.attention import (
     RMSNorm,
     SelfAttention,
     falling_distances,
-    masked_softmax,
-    shift,
+    padding_in,
 )
 
 
@@ -44,25 +43,21 @@ class EncoderCrossAttention(nn.Module):
         chunks: Float[Tensor, "batch chunk m d_model"],
         is_token: Bool[Tensor, "batch chunk m"],
     ) -> Float[Tensor, "batch chunk neighbour retrieved d_encoder"]:
-        attention, m = self.attention, chunks.shape[-2]
-        num_neighbours, retrieved_len = x.shape[2:4]
+        m, (num_neighbours, retrieved_len) = chunks.shape[-2], x.shape[2:4]
         # All neighbours of a chunk attend to the same chunk, so they form one
         # long row of queries.
         rows = rearrange(
-            self.norm(x), "batch chunk neighbour retrieved d -> batch chunk (neighbour retrieved) d"
+            self.norm(x), "batch chunk neighbour retrieved d -> (batch chunk) (neighbour retrieved) d"
         )
-        query = attention.scale(attention.split_heads(attention.query(rows)))
-        key = attention.split_heads(attention.key(chunks))
-        value = attention.split_heads(attention.value(chunks))
-        logits = attention.content_logits(query, key)
-        if attention.has_positions:
-            # d_enc(i', i) = i' − i, the same for every neighbour, so each is shifted on its own.
-            distances = falling_distances(retrieved_len, m, self.first_place, like=x)
-            by_distance = attention.distance_logits(query, attention.distance_keys(distances))
-            positional = shift(by_distance.unflatten(-2, (num_neighbours, retrieved_len)), m)
-            logits = (logits.unflatten(-2, (num_neighbours, retrieved_len)) + positional).flatten(-3, -2)
-        output = attention.merge_heads(masked_softmax(logits, is_token[:, :, None, None, :]) @ value)
-        return x + output.unflatten(-2, (num_neighbours, retrieved_len))
+        read = self.attention.read(
+            rows,
+            chunks.flatten(0, 1),
+            # d_enc(i', i) = i' − i, the same for every neighbour, and one more.
+            falling_distances(retrieved_len, m + 1, self.first_place, like=x),
+            padding_in(is_token.flatten(0, 1)),
+            groups=num_neighbours,
+        )
+        return x + read.view(x.shape)
 
 
 class EncoderLayer(nn.Module):

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from retro.model.gradients import target_log_probs
 from retro.model.pointer import Pointer, Vote, measure
 from retro.model.protocol import Scored
 
@@ -66,7 +67,7 @@ def _with_gradients(
     """
 
     def log_probs(some: Tensor, tokens: Tensor) -> Tensor:
-        return -F.cross_entropy(read_out(some), tokens, ignore_index=pad_id, reduction="none")
+        return target_log_probs(read_out(some), tokens, pad_id)
 
     flat, flat_targets = states.flatten(0, 1), targets.flatten()
     if len(flat_targets) * vocab_size <= WHOLE_LOGITS:
