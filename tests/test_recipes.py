@@ -1,5 +1,7 @@
 """The paper's sizes, counted without allocating."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -38,6 +40,13 @@ def test_a_baseline_is_the_same_decoder() -> None:
     with torch.device("meta"):
         names = set(Retro(baseline.model).state_dict())
         assert names < set(Retro(run.model).state_dict())
+
+
+def test_what_the_log_found_better_is_a_recipe_beside_the_paper_s() -> None:
+    paper, without = recipes.get("tiny"), recipes.get("tiny-leave-out")
+    assert (paper.training.leave_out, without.training.leave_out) == (0.0, 0.2)
+    assert replace(without, name="tiny", training=paper.training) == paper
+    assert replace(without.training, leave_out=0.0) == paper.training
 
 
 APPENDIX = {
