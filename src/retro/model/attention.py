@@ -35,10 +35,6 @@ def falling_distances(
     return torch.arange(num_queries - 1 + offset, offset - num_keys, -1, device=like.device, dtype=like.dtype)
 
 
-EPSILON = 1e-6
-"""Added to the mean of squares that a vector is divided by the root of."""
-
-
 class RMSNorm(nn.RMSNorm):
     """Root-mean-square normalisation with a learned gain."""
 
