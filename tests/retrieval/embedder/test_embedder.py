@@ -12,7 +12,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from retro.errors import DataError
 from retro.machine import has_bfloat16
 from retro.retrieval.embedder import embed_shards, open_embedder
-from retro.retrieval.embedder.bert import PackedLinear, batches_by_length
+from retro.retrieval.embedder.bert import batches_by_length
+from retro.retrieval.embedder.packed import PackedBert, PackedLinear
 from retro.retrieval.embedder.static import TEXTS_PER_BATCH, StaticEmbedder
 from retro.stages.executor import LocalExecutor
 
@@ -76,6 +77,36 @@ def test_packed_layers_equal_plain_ones() -> None:
         layer, x = torch.nn.Linear(5, 7, bias=bias), torch.randn(2, 3, 5)
         with torch.inference_mode():
             torch.testing.assert_close(PackedLinear(layer)(x), layer(x))
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_packed_bert_gives_the_hidden_states_of_its_model(bert: str, dtype: torch.dtype) -> None:
+    import transformers
+
+    if dtype == torch.bfloat16 and not has_bfloat16(torch.device("cpu")):
+        pytest.skip("no bfloat16 in hardware")
+    model = transformers.AutoModel.from_pretrained(bert).eval()
+    ids = torch.randint(5, model.config.vocab_size, (3, 11), generator=torch.Generator().manual_seed(0))
+    is_real = torch.arange(11) < torch.tensor([11, 4, 7])[:, None]
+    with torch.inference_mode():
+        expected = model(input_ids=ids, attention_mask=is_real.long()).last_hidden_state
+        assert PackedBert.can_stand_for(model)
+        for batch, real in ((ids, is_real), (ids[:1], is_real[:1])):
+            found = PackedBert(transformers.AutoModel.from_pretrained(bert).eval(), dtype)(batch, real)
+            tolerance = 1e-5 if dtype == torch.float32 else 5e-2
+            torch.testing.assert_close(
+                found.float()[real], expected[: len(batch)][real], atol=tolerance, rtol=tolerance
+            )
+
+
+def test_only_a_bert_is_packed_whole(bert: str) -> None:
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(bert)
+    config.hidden_act = "relu"
+    assert not PackedBert.can_stand_for(transformers.BertModel(config))
+    assert not PackedBert.can_stand_for(torch.nn.Linear(2, 2))
 
 
 def test_batches_by_length_keep_their_budget() -> None:

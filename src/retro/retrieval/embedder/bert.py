@@ -1,8 +1,8 @@
 """BERT-like embedders: keys are mean-pooled last hidden states.
 
 Nearly all the time goes into the linear layers, so three things help: less padding (batches by length),
-activations that stay in the cache and in memory that is already mapped (small batches), and weights laid
-out beforehand for oneDNN's kernels. All of it is float32 and exact but for the order of the sums, unless
+activations that stay in the cache and in memory that is already mapped (small batches), and layers laid out
+for oneDNN's kernels (`packed.py`). All of it is float32 and exact but for the order of the sums, unless
 bfloat16 products are asked for; `benchmarks/embedding.py` shows what each brings.
 """
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from retro.catalogue import hub
 from retro.errors import DataError
 from retro.machine import product_dtype
+from retro.retrieval.embedder.packed import PackedBert, pack_linear_layers
 from retro.stages.files import make_fingerprint
 from retro.stages.progress import Progress, no_progress
 
@@ -54,7 +55,7 @@ class BertEmbedder:
                 "or a hub id; run: retro fetch minilm"
             ) from None
         # Of a T5-like model only the half that reads the text makes keys.
-        self._model = model.get_encoder() if model.config.is_encoder_decoder else model
+        self._model: nn.Module = model.get_encoder() if model.config.is_encoder_decoder else model
         self._max_len = min(
             MAX_WORD_PIECES,
             self._tokenizer.model_max_length,
@@ -66,8 +67,11 @@ class BertEmbedder:
         )
         self.precision = precision
         self._dtype = product_dtype(precision, torch.device("cpu"))
-        if self._dtype == torch.float32:
-            pack_linear_layers(self._model)
+        with torch.inference_mode():
+            if PackedBert.can_stand_for(self._model):
+                self._model = PackedBert(self._model, self._dtype)
+            elif self._dtype == torch.float32:
+                pack_linear_layers(self._model)
         try:
             self.width = self._pool([[0]]).shape[1]
         except (AttributeError, TypeError, ValueError) as error:
@@ -98,12 +102,19 @@ class BertEmbedder:
     def _pool(self, pieces: Sequence[Sequence[int]]) -> np.ndarray:
         ids = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in pieces], batch_first=True)
         mask = torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in pieces])[:, None]
-        with torch.autocast("cpu", self._dtype, enabled=self._dtype != torch.float32):
-            hidden = self._model(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
+        hidden = self._hidden_states(ids, mask).float()
         # The mean over the real word pieces alone: padding has weight zero and is not counted.
         weights = mask[..., None].to(hidden.dtype)
         pooled: np.ndarray = ((hidden * weights).sum(1) / weights.sum(1)).numpy()
         return pooled
+
+    def _hidden_states(self, ids: Tensor, is_real: Tensor) -> Tensor:
+        if isinstance(self._model, PackedBert):
+            found: Tensor = self._model(ids, is_real)
+        else:
+            with torch.autocast("cpu", self._dtype, enabled=self._dtype != torch.float32):
+                found = self._model(input_ids=ids, attention_mask=is_real.long()).last_hidden_state
+        return found
 
 
 def weights_digest(model: nn.Module) -> str:
@@ -128,28 +139,3 @@ def batches_by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
         else:
             batches.append([index])
     return batches
-
-
-class PackedLinear(nn.Module):
-    """A linear layer for inference whose weight lies in the blocks that oneDNN's matrix product reads."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        # The number of rows is a hint for the layout; other batch sizes are as right, if not as fast.
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), TOKENS_PER_BATCH)
-        self.bias = None if layer.bias is None else layer.bias.detach()
-
-    def forward(self, x: Tensor) -> Tensor:
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-        return product
-
-
-@torch.inference_mode()
-def pack_linear_layers(model: nn.Module) -> None:
-    """Exchange a model's linear layers for packed ones; where torch comes without oneDNN they stay."""
-    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")):
-        return
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is nn.Linear:  # a subclass may read its weight in other ways
-                setattr(module, name, PackedLinear(child))
