@@ -111,6 +111,10 @@ def main() -> None:
     if options.child:
         child(options.child, options.threads, options.tokens)
         return
+    if any(name.startswith("scoring") for name in options.work):
+        from scoring_several import prepared
+
+        prepared(WORKSPACE)  # not by two processes at once
     with tempfile.TemporaryDirectory() as folder:
         unpack(options.revision, Path(folder))
         for name in options.work:
