@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The demo installs little, and what the server needs that it ends with; the tests every optional package, so that none is skipped for want of one.
 READY  := $(VENV)/.installed
 STAMP  := $(VENV)/.installed-all
-EXTRAS := bases,bm25,eval,harness,hf,html,milvus,pdf,scale,scann,serve,tensorboard,wikipedia,dev
+EXTRAS := bases,bm25,eval,harness,hf,html,milvus,pdf,s3,scale,scann,serve,tensorboard,wikipedia,dev
 
 .PHONY: help demo browser test test-slow fuzz kills check format bench bench-every docs constraints clean
 

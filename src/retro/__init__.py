@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from retro.generation.sampler import Sampler as Sampler
     from retro.generation.sequence import Sample as Sample
     from retro.hugging_face import RetroForCausalLM as RetroForCausalLM
+    from retro.mirrors import mirrored as mirrored
     from retro.model.protocol import LanguageModel as LanguageModel
     from retro.model.retro import Retro as Retro
     from retro.retrieval.datastore import Datastore as Datastore
@@ -63,6 +64,7 @@ _PLACES = {
     "open_run": "retro.workspace",
     "open_text": "retro.showing.own_text",
     "Workspace": "retro.workspace",
+    "mirrored": "retro.mirrors",
     # Retrieval
     "Datastore": "retro.retrieval.datastore",
     "Neighbour": "retro.retrieval.datastore",

@@ -99,7 +99,30 @@ class RichNarrator:
     @contextmanager
     def progress(self, title: str) -> Iterator[Report]:
         with _bars(title) if CONSOLE.is_terminal else progress_lines(title, _write_line) as report:
-            yield report
+            yield _with_pauses(report)
+
+
+_PAUSES: list[Callable[[], object]] = []
+"""What is done between two steps of any work that reports its progress."""
+
+
+@contextmanager
+def between_reports(pause: Callable[[], object]) -> Iterator[None]:
+    """Call `pause` whenever work reports its progress; meanwhile the work waits."""
+    _PAUSES.append(pause)
+    try:
+        yield
+    finally:
+        _PAUSES.remove(pause)
+
+
+def _with_pauses(report: Report) -> Report:
+    def reported(done: int, total: int, step: str = "", note: str = "") -> None:
+        report(done, total, step, note)
+        for pause in _PAUSES:
+            pause()
+
+    return reported
 
 
 @contextmanager

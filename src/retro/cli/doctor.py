@@ -25,6 +25,7 @@ PURPOSES = {
     "hf": "datasets of the hub as sources, hf:NAME",
     "milvus": "Milvus as a search engine, retro db engine",
     "pdf": "PDF files as sources",
+    "s3": "workspaces at s3:// addresses",
     "scale": "Ray clusters, --executor ray",
     "scann": "index scann",
     "serve": "the server, retro serve",

@@ -10,7 +10,9 @@ import sys
 import traceback
 
 import retro
+from retro.cli.addresses import Named, with_mirrors
 from retro.cli.explaining import explain, unexpected
+from retro.stages.remote.address import MirrorError
 
 COMMANDS = {
     "demo": "everything on built-in defaults: a pretrained model reads a manual; or RETRO from scratch",
@@ -34,6 +36,7 @@ COMMANDS = {
     "answer": "answer questions from passages of a datastore or a file, or from the weights alone",
     "plan": "what a corpus of any size would take: disk, memory, hours and machines",
     "reproduce": "the paper's tables and figures, and its claims as a checklist",
+    "mirror": "see to the mirror of a workspace at an address: info, pull, push, unlock",
     "doctor": "say what is installed and what is missing",
 }
 
@@ -73,8 +76,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     if command in COMPUTING:
         share_cores()
+    name_addresses: Named = str
     try:
-        importlib.import_module(f"retro.cli.{command}").main(arguments[1:])
+        with with_mirrors(command, arguments[1:]) as (found, name_addresses):
+            importlib.import_module(f"retro.cli.{command}").main(found)
     except SystemExit as stop:  # tyro has printed help or a usage error
         return stop.code if isinstance(stop.code, int) else 2
     except BrokenPipeError:  # whoever read our output has closed it
@@ -83,9 +88,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 — nothing may end in a trace
         message = explain(error) or unexpected(error)
+        if not isinstance(error, MirrorError):  # which names the folder as well
+            message = name_addresses(message)
         if os.environ.get("RETRO_DEBUG"):
             traceback.print_exc()
         print(f"retro {command}: {message}", file=sys.stderr)
+        for note in getattr(error, "__notes__", ()):  # such as that what was made could not be pushed
+            print(f"retro {command}: {note}", file=sys.stderr)
         return 1
     return 0
 

@@ -1,0 +1,486 @@
+"""A workspace at an address, mirrored: it is pulled into a folder, worked on there, and pushed.
+
+Stores stay files of this machine, which are mapped into memory; no stage knows that there is an address. A
+pull brings the folder to the newest state of the address. A push publishes the folder as the next state, in
+one step, after everything that the state names is there. So a reader, or a kill at any moment, meets one
+state or the next, and never a part of one.
+"""
+
+import os
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
+from typing import TypeVar
+
+from retro.errors import DataError, RetroError
+from retro.stages.files import file_checksum
+from retro.stages.progress import Narrator, SilentNarrator
+from retro.stages.remote.address import GoneError, MirrorError, RemoteFolder, TakenError
+from retro.stages.remote.lock import Lock, now
+from retro.stages.remote.state import (
+    Content,
+    State,
+    newest_state,
+    object_names,
+    state_name,
+    state_numbers,
+)
+from retro.stages.remote.tree import (
+    PRIVATE,
+    Entry,
+    Record,
+    files_of,
+    look,
+    put,
+    readable,
+    signature_of,
+    signatures,
+    take_out,
+)
+from retro.wording import counted
+
+try:
+    import fcntl
+except ImportError:  # Windows, where nobody is kept out
+    fcntl = None  # type: ignore[assignment]
+
+INCOMING = "incoming"
+LOCK = "lock"
+AT_ONCE = 8
+"""Files under way at the same time."""
+ATTEMPTS = 5
+EVERY = 600.0
+"""Seconds between two pushes of a stage that goes on."""
+FEW = 3
+"""Names that a message lists."""
+
+Item = TypeVar("Item")
+
+
+class UnsettledError(DataError):
+    """Files that changed while they were pushed."""
+
+
+class Mirror:
+    """One address and its folder on this machine."""
+
+    def __init__(
+        self,
+        address: str,
+        folder: Path,
+        narrator: Narrator | None = None,
+        say: Callable[[str], None] = lambda line: None,
+        every: float = EVERY,
+    ) -> None:
+        """`say` is told what a user should know, such as that a push in between has failed."""
+        self.remote = RemoteFolder(address)
+        self.address = self.remote.address
+        self.folder = folder
+        self._narrator = narrator or SilentNarrator()
+        self._say = say
+        self._every = every
+        self._pushed_at = time.monotonic()
+        self._lock: Lock | None = None
+        self._is_working = False
+        self._record: Record | None = None
+
+    @contextmanager
+    def session(self, writes: bool = False, creates: bool = False) -> Iterator[Path]:
+        """The mirror's folder, pulled; what was written there is pushed at the end, after an error as well.
+
+        Who writes is alone at the address until the end; who reads shares the mirror with others who read.
+        With `creates`, nothing needs to be at the address yet.
+        """
+        with self.held(writes) as is_alone:
+            if not writes:
+                self.pull(is_alone=is_alone)
+                if is_alone:
+                    self._share()
+                yield self.folder
+                return
+            with self.locked():
+                self.pull(creates)
+                self._is_working = True
+                try:
+                    yield self.folder
+                except BaseException as error:
+                    self._is_working = False
+                    try:
+                        self.push()
+                    except RetroError as second:
+                        error.add_note(str(second))
+                    raise
+                self._is_working = False
+                self.push()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only one who writes to the address."""
+        self._lock = Lock(self.remote, uuid.uuid4().hex, self.record.mirror)
+        # The lock that a kill leaves names this mirror, which must know its name.
+        self.record.write(self.folder)
+        self._lock.acquire()
+        try:
+            yield
+        finally:
+            self._lock.release()
+            self._lock = None
+
+    @property
+    def record(self) -> Record:
+        """What is known of the address; of a folder that mirrors another one, nothing."""
+        if self._record is None:
+            found = Record.read(self.folder)
+            if found is None or found.address != self.address:
+                found = Record(self.address, uuid.uuid4().hex)
+            self._record = found
+        return self._record
+
+    # Pulling
+
+    def pull(self, creates: bool = False, is_alone: bool = True, drop: bool = False) -> State:
+        """Bring the folder to the newest state; with `drop`, what it has of its own goes.
+
+        What a command left that was killed before it had pushed stays, if the address is still as it was; the
+        next push sends it.
+        """
+        for attempt in range(ATTEMPTS):
+            state = self._expected_state(creates)
+            is_here = state.number == self.record.number and not self.record.arriving
+            if is_here and not drop:
+                self._tell_unpushed()
+                return state
+            if not is_alone:
+                raise MirrorError(
+                    f"{self.folder} is in use and at state {self.record.number} of {self.address}, which is "
+                    f"at {state.number}; expected nobody in it, to pull; wait until the other command ends, "
+                    "or name another folder for mirrors: RETRO_MIRRORS=FOLDER"
+                )
+            self._expect_nothing_own(state, drop)
+            try:
+                self._fetch(state)
+            except GoneError:  # a newer state has come meanwhile, and what it does not name has gone
+                if attempt + 1 == ATTEMPTS:
+                    raise
+                continue
+            self._arrange(state, drop)
+            return state
+        raise AssertionError("the last attempt returns or raises")
+
+    def _expected_state(self, creates: bool) -> State:
+        state = newest_state(self.remote)
+        if not state.number and not creates:
+            raise MirrorError(
+                f"{self.address} holds no workspace; expected one that retro has written there; "
+                f"run: retro ingest SOURCE --out {quote(self.address)}"
+            )
+        return state
+
+    def _tell_unpushed(self) -> None:
+        entries = look(self.folder, self.record.entries)
+        self.record.entries = entries
+        own = _differing({name: entry.content for name, entry in entries.items()}, self.record.files)
+        if own and self._lock is None:
+            self._say(
+                f"{self.folder} holds {_some(own)} that {self.address} lacks or has otherwise; the next "
+                f"command that writes pushes that, or run: retro mirror push {quote(self.address)}"
+            )
+
+    def _expect_nothing_own(self, state: State, drop: bool) -> None:
+        """Refuse to replace what is in the folder alone, and was never pushed."""
+        record = self.record
+        if not record.number and not record.arriving and not drop and any(files_of(self.folder)):
+            raise MirrorError(
+                f"{self.folder} holds files and is no mirror of {self.address}; expected an empty folder; "
+                "name another one with --folder"
+            )
+        record.entries = look(self.folder, record.entries)
+        # A pull that was killed has left files of both states.
+        known = (record.files, record.arriving, state.contents)
+        own = [
+            name
+            for name, entry in record.entries.items()
+            if all(files.get(name) != entry.content for files in known)
+        ]
+        if own and not drop:
+            raise MirrorError(
+                f"{self.address} is at state {state.number}, written by {state.writer} at {state.written}, "
+                f"and its mirror {self.folder} began at state {record.number} and holds {_some(own)} that "
+                "were never pushed; expected one of the two; copy the mirror to keep what it holds, then "
+                f"run: retro mirror pull {quote(self.address)} --drop"
+            )
+
+    def _fetch(self, state: State) -> None:
+        """Bring what is missing into a folder of its own, each file verified; what has arrived stays."""
+        wanted = self._wanted(state)
+        incoming = self.folder / PRIVATE / INCOMING
+        incoming.mkdir(parents=True, exist_ok=True)
+        contents = {content.checksum: content for content in wanted.values()}
+        here = {entry.content.checksum: name for name, entry in self.record.entries.items()}
+
+        def bring(content: Content) -> int:
+            target = incoming / content.checksum
+            if not target.exists():
+                self._bring(content, target, here.get(content.checksum))
+            return content.size
+
+        self._transfer(self._narrator, f"Fetching {self.address}", bring, contents.values())
+
+    def _wanted(self, state: State) -> dict[str, Content]:
+        entries = self.record.entries
+        return {
+            name: content
+            for name, content in state.contents.items()
+            if name not in entries or entries[name].content != content
+        }
+
+    def _bring(self, content: Content, target: Path, here: str | None) -> None:
+        """One object, or the copy of a file that holds the same."""
+        temporary = target.with_name(f"{target.name}.tmp")
+        try:
+            if here is not None:
+                with readable(self.folder, here) as path:
+                    shutil.copyfile(path, temporary)
+                if file_checksum(temporary) == content.checksum:
+                    temporary.replace(target)
+                    return
+            self.remote.download(content.object_name, temporary)
+            found = file_checksum(temporary)
+            if found != content.checksum:
+                raise MirrorError(
+                    f"{self.address}/{content.object_name} arrived with sha256 {found[:12]}…; expected "
+                    f"{content.checksum[:12]}…; it was thrown away; if it is the same once more, restore it"
+                )
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _arrange(self, state: State, drop: bool) -> None:
+        """Give all that has arrived its place, and take out what the state does not have."""
+        record = self.record
+        known = {*record.files, *record.arriving}
+        record.arriving = state.contents
+        record.write(self.folder)
+        incoming = self.folder / PRIVATE / INCOMING
+        wanted = self._wanted(state)
+        uses = [content.checksum for content in wanted.values()]
+        for name in [*record.entries]:
+            if name not in state.contents and (drop or name in known):
+                take_out(self.folder, name)
+                del record.entries[name]
+        for name, content in wanted.items():
+            uses.remove(content.checksum)
+            source = incoming / content.checksum
+            if content.checksum in uses:
+                another = source.with_name(f"{source.name}.tmp")
+                source = Path(shutil.copyfile(source, another))
+            put(source, self.folder / name)
+            record.entries[name] = Entry(content, signature_of(self.folder / name))
+        record.number, record.files, record.arriving = state.number, state.contents, {}
+        record.write(self.folder)
+        shutil.rmtree(incoming, ignore_errors=True)
+
+    # Pushing
+
+    def push(self, narrator: Narrator | None = None) -> bool:
+        """Publish the folder as the next state; whether there was anything to publish."""
+        narrator = narrator or self._narrator
+        self._expect_lock().expect_mine()
+        record = self.record
+        record.entries = self._settled()
+        files = {name: entry.content for name, entry in record.entries.items()}
+        numbers = state_numbers(self.remote)
+        if files != record.files:
+            there = object_names(self.remote)
+            self._send(files, there, narrator)
+            self._expect_lock().expect_mine()
+            self._publish(files)
+            self._sweep()
+        elif len(numbers) > 1:  # a kill has come before the end
+            self._sweep()
+        record.write(self.folder)
+        self._pushed_at = time.monotonic()
+        return files != record.files
+
+    def push_if_due(self) -> None:
+        """Push in between, if the last time is long enough ago. For a command that works for hours to call.
+
+        While it is called nothing else of the command should run; if files change all the same, nothing is
+        pushed, until the next time. A failure is told, and is no reason to end the work.
+        """
+        if not self._is_working or time.monotonic() - self._pushed_at < self._every:
+            return
+        self._is_working = False
+        try:
+            self._expect_lock().renew()
+            # Silent, as the command's own bar is on the terminal.
+            self.push(SilentNarrator())
+        except UnsettledError:
+            pass
+        except RetroError as error:
+            self._say(f"nothing was pushed in between: {error}")
+        finally:
+            self._pushed_at = time.monotonic()
+            self._is_working = True
+
+    def _settled(self) -> dict[str, Entry]:
+        """Every file and its checksum at one moment: nothing has changed from the first look to the last."""
+        for _ in range(ATTEMPTS):
+            try:
+                found = look(self.folder, self.record.entries)
+            except FileNotFoundError:
+                continue
+            if signatures(self.folder) == {name: entry.signature for name, entry in found.items()}:
+                return found
+            self.record.entries = found  # what has not changed need not be read again
+        raise UnsettledError(
+            f"the files of {self.folder} changed while they were read; expected nobody else to write there; "
+            f"run: retro mirror push {quote(self.address)}"
+        )
+
+    def _send(self, files: dict[str, Content], there: dict[str, int], narrator: Narrator) -> None:
+        """Upload the objects that are missing, or of which a kill has left a part."""
+        missing = {
+            content.checksum: name
+            for name, content in files.items()
+            if there.get(content.object_name) != content.size
+        }
+
+        def send(name: str) -> int:
+            entry = self.record.entries[name]
+            try:
+                with readable(self.folder, name) as path:
+                    is_copy = path != self.folder / name
+                    is_same = not is_copy or file_checksum(path) == entry.content.checksum
+                    if is_same:
+                        self.remote.upload(path, entry.content.object_name)
+                # A copy is nobody else's; SQLite itself may touch the file whenever somebody closes it.
+                if not is_copy and signature_of(path) != entry.signature:
+                    self.remote.remove([entry.content.object_name])
+                    is_same = False
+            except FileNotFoundError:
+                is_same = False
+            if not is_same:
+                raise UnsettledError(
+                    f"{self.folder / name} changed while it was pushed; expected nobody else to write there; "
+                    f"run: retro mirror push {quote(self.address)}"
+                )
+            return entry.content.size
+
+        self._transfer(narrator, f"Sending to {self.address}", send, missing.values())
+
+    def _publish(self, files: dict[str, Content]) -> None:
+        """Make the next state: the one step that readers see."""
+        record = self.record
+        # Above those that a kill has left, too; asked before the newest is, so that a state that comes in
+        # between is either seen or takes this number.
+        number = max([record.number, *state_numbers(self.remote)]) + 1
+        newest = newest_state(self.remote)
+        if newest.number != record.number:
+            raise self._lost(newest)
+        state = State(number, files, socket.gethostname(), now())
+        try:
+            self.remote.create(state_name(number), state.encode())
+        except TakenError:
+            raise self._lost(newest_state(self.remote)) from None
+        record.number, record.files = number, files
+        record.write(self.folder)
+
+    def _lost(self, newest: State) -> MirrorError:
+        return MirrorError(
+            f"{self.address} is at state {newest.number}, written by {newest.writer} at {newest.written}; "
+            f"expected {self.record.number}, with which this command began; nothing was pushed, and what it "
+            f"made is kept in {self.folder}; copy that elsewhere, then run: "
+            f"retro mirror pull {quote(self.address)} --drop"
+        )
+
+    def _sweep(self) -> None:
+        """Remove the objects that no file has any more, and then the states before: the last of all steps."""
+        named = {content.object_name for content in self.record.files.values()}
+        self._expect_lock().expect_mine()
+        self.remote.remove(name for name in object_names(self.remote) if name not in named)
+        numbers = state_numbers(self.remote)
+        self.remote.remove(state_name(number) for number in numbers if number < self.record.number)
+
+    def _expect_lock(self) -> Lock:
+        if self._lock is None:
+            raise MirrorError(
+                f"{self.address} was opened to be read; expected it to be opened with writes=True, to push"
+            )
+        return self._lock
+
+    @staticmethod
+    def _transfer(narrator: Narrator, title: str, move: Callable[[Item], int], items: Iterable[Item]) -> None:
+        """Move several files at once, and tell how many bytes are through."""
+        waiting = list(items)
+        if not waiting:
+            return
+        total = len(waiting)
+        with narrator.progress(title) as progress, ThreadPoolExecutor(AT_ONCE) as pool:
+            moved = 0
+            futures = [pool.submit(move, item) for item in waiting]
+            try:
+                for done, future in enumerate(as_completed(futures), start=1):
+                    moved += future.result()
+                    progress(done, total, note=f"{moved / 1e6:,.1f} MB")
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    # Who may be in the folder
+
+    @contextmanager
+    def held(self, writes: bool = True) -> Iterator[bool]:
+        """Keep others of this machine out of the folder, or those who write; whether nobody else is in it.
+
+        The kernel holds this lock, so a kill leaves nothing behind.
+        """
+        place = self.folder / PRIVATE
+        place.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._record = None  # another command may have written it
+            is_alone = _locked(self._descriptor)
+            if not is_alone and (writes or not _locked(self._descriptor, is_shared=True)):
+                raise MirrorError(
+                    f"{self.folder}, the mirror of {self.address}, is in use by another command; expected it "
+                    "alone; wait until it ends, or name another folder for mirrors: RETRO_MIRRORS=FOLDER"
+                )
+            yield is_alone
+        finally:
+            os.close(self._descriptor)
+
+    def _share(self) -> None:
+        """Let others who read into the folder."""
+        _locked(self._descriptor, is_shared=True)
+
+
+def _locked(descriptor: int, is_shared: bool = False) -> bool:
+    """Whether a lock could be had, for this process alone or beside others that share it."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without such locks
+    return True
+
+
+def _differing(found: dict[str, Content], expected: dict[str, Content]) -> list[str]:
+    return sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+
+
+def _some(names: list[str]) -> str:
+    """The first names, and how many there are besides."""
+    listed = ", ".join(names[:FEW])
+    return f"{listed} and {counted(len(names) - FEW, 'file')} more" if len(names) > FEW else listed
