@@ -274,7 +274,8 @@ def _with_searched(
     from retro.questions.finetuning import with_searched
 
     name = set_name(options.questions or "cloze", options.num_questions)
-    command = f"retro fit {quoted(options.work)} --task qa --search {options.shown.search}"
+    command = f"retro fit {quoted(options.work)} --task qa --from {quoted(options.base)}"
+    command += f" --search {options.shown.search}"
     with RichNarrator().progress(f"Passages for {counted(len(asked), 'question')}") as progress:
         return with_searched(work, name, asked, options.shown, options.training, command, progress, warn)
 
