@@ -11,17 +11,16 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import TypeVar
 
 from retro.errors import DataError, RetroError
 from retro.stages.files import file_checksum
 from retro.stages.progress import Narrator, SilentNarrator
 from retro.stages.remote.address import GoneError, MirrorError, RemoteFolder, TakenError
+from retro.stages.remote.holding import Hold, hold
 from retro.stages.remote.lock import Lock, now
 from retro.stages.remote.state import (
     Content,
@@ -31,6 +30,7 @@ from retro.stages.remote.state import (
     state_name,
     state_numbers,
 )
+from retro.stages.remote.transfer import transfer
 from retro.stages.remote.tree import (
     PRIVATE,
     Entry,
@@ -45,22 +45,12 @@ from retro.stages.remote.tree import (
 )
 from retro.wording import counted
 
-try:
-    import fcntl
-except ImportError:  # Windows, where nobody is kept out
-    fcntl = None  # type: ignore[assignment]
-
 INCOMING = "incoming"
-LOCK = "lock"
-AT_ONCE = 8
-"""Files under way at the same time."""
 ATTEMPTS = 5
 EVERY = 600.0
 """Seconds between two pushes of a stage that goes on."""
 FEW = 3
 """Names that a message lists."""
-
-Item = TypeVar("Item")
 
 
 class UnsettledError(DataError):
@@ -97,11 +87,10 @@ class Mirror:
         Who writes is alone at the address until the end; who reads shares the mirror with others who read.
         With `creates`, nothing needs to be at the address yet.
         """
-        with self.held(writes) as is_alone:
+        with self.held(writes) as held:
             if not writes:
-                self.pull(is_alone=is_alone)
-                if is_alone:
-                    self._share()
+                self.pull(is_alone=held.is_alone)
+                held.share()
                 yield self.folder
                 return
             with self.locked():
@@ -230,7 +219,7 @@ class Mirror:
                 self._bring(content, target, here.get(content.checksum))
             return content.size
 
-        self._transfer(self._narrator, f"Fetching {self.address}", bring, contents.values())
+        transfer(self._narrator, f"Fetching {self.address}", bring, contents.values())
 
     def _wanted(self, state: State) -> dict[str, Content]:
         entries = self.record.entries
@@ -375,7 +364,7 @@ class Mirror:
                 )
             return entry.content.size
 
-        self._transfer(narrator, f"Sending to {self.address}", send, missing.values())
+        transfer(narrator, f"Sending to {self.address}", send, missing.values())
 
     def _publish(self, files: dict[str, Content]) -> None:
         """Make the next state: the one step that readers see."""
@@ -417,63 +406,12 @@ class Mirror:
             )
         return self._lock
 
-    @staticmethod
-    def _transfer(narrator: Narrator, title: str, move: Callable[[Item], int], items: Iterable[Item]) -> None:
-        """Move several files at once, and tell how many bytes are through."""
-        waiting = list(items)
-        if not waiting:
-            return
-        total = len(waiting)
-        with narrator.progress(title) as progress, ThreadPoolExecutor(AT_ONCE) as pool:
-            moved = 0
-            futures = [pool.submit(move, item) for item in waiting]
-            try:
-                for done, future in enumerate(as_completed(futures), start=1):
-                    moved += future.result()
-                    progress(done, total, note=f"{moved / 1e6:,.1f} MB")
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
-
-    # Who may be in the folder
-
     @contextmanager
-    def held(self, writes: bool = True) -> Iterator[bool]:
-        """Keep others of this machine out of the folder, or those who write; whether nobody else is in it.
-
-        The kernel holds this lock, so a kill leaves nothing behind.
-        """
-        place = self.folder / PRIVATE
-        place.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
+    def held(self, writes: bool = True) -> Iterator[Hold]:
+        """Be in the folder alone, or, to read, beside others who read."""
+        with hold(self.folder, self.address, writes) as held:
             self._record = None  # another command may have written it
-            is_alone = _locked(self._descriptor)
-            if not is_alone and (writes or not _locked(self._descriptor, is_shared=True)):
-                raise MirrorError(
-                    f"{self.folder}, the mirror of {self.address}, is in use by another command; expected it "
-                    "alone; wait until it ends, or name another folder for mirrors: RETRO_MIRRORS=FOLDER"
-                )
-            yield is_alone
-        finally:
-            os.close(self._descriptor)
-
-    def _share(self) -> None:
-        """Let others who read into the folder."""
-        _locked(self._descriptor, is_shared=True)
-
-
-def _locked(descriptor: int, is_shared: bool = False) -> bool:
-    """Whether a lock could be had, for this process alone or beside others that share it."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass  # a file system without such locks
-    return True
+            yield held
 
 
 def _differing(found: dict[str, Content], expected: dict[str, Content]) -> list[str]:
