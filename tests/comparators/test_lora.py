@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from retro.comparators.lora import RANK, Lora, linear_maps
+from retro.comparators.lora import RANK, SCALE, Lora, linear_maps
 from retro.model.retro import Retro
 from retro.scoring.windows import beginnings
 from retro.workspace import Workspace
@@ -44,6 +44,22 @@ def test_it_adds_to_what_is_run_through_and_not_to_the_output(make: Any, count: 
     one = lora.maps[0]
     assert lora.down[0].shape == (RANK, one.inputs)
     assert lora.up[0].shape == (one.outputs, RANK)
+
+
+def test_additions_are_those_of_changed_weights() -> None:
+    """Also where the model takes several of its maps as one product."""
+    model = small_model()
+    lora = Lora(model)
+    tokens = text(2, 20) % 31
+    with torch.no_grad():
+        for up in lora.up:
+            up.normal_()
+        with lora.attached():
+            added = model(tokens)
+        for one, down, up in zip(lora.maps, lora.down, lora.up, strict=True):
+            weight: Any = one.module.weight
+            weight += SCALE * up @ down
+        torch.testing.assert_close(model(tokens), added)
 
 
 def test_it_learns(workspace: Workspace, model: Retro) -> None:

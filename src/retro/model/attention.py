@@ -2,12 +2,14 @@
 feed-forward."""
 
 import math
+from typing import cast
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules import module as module_hooks
 
 from retro.model.gradients import rms_norm
 from retro.model.relative import Shape, attention_weights, relative_attention
@@ -57,6 +59,22 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         return x + self.dropout(self.down(F.gelu(self.up(self.norm(x)), approximate="tanh")))
+
+
+def joined(x: Float[Tensor, "*batch width"], *maps: nn.Module) -> Float[Tensor, "*batch joined"]:
+    """What several linear maps make of the same input, side by side, as one product.
+
+    Each is called by itself where something listens to it or stands in its place, as LoRA does.
+    """
+    if any(type(one) is not nn.Linear or is_watched(one) for one in maps):
+        return torch.cat([one(x) for one in maps], dim=-1)
+    return F.linear(x, torch.cat([cast(Tensor, one.weight) for one in maps]))
+
+
+def is_watched(module: nn.Module) -> bool:
+    """Whether a hook would see a call of it, or change what it gives."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
+    return any(hooks) or bool(module_hooks._has_any_global_hook())
 
 
 class RelativeAttention(nn.Module):
@@ -165,12 +183,11 @@ class RelativeAttention(nn.Module):
         self, x: Tensor, memory: Tensor | None, distances: Tensor, is_key: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None, Tensor | None]:
         """Projections, in as few products as there are inputs, and what else the operation takes."""
-        key, value = self.key.weight, self.value.weight
         if memory is None:
-            query = F.linear(x, torch.cat([self.query.weight, key, value]))
+            query = joined(x, self.query, self.key, self.value)
         else:
             query = self.query(x)
-            memory = F.linear(memory, torch.cat([key, value]))
+            memory = joined(memory, self.key, self.value)
         if not self.has_positions:
             return query, memory, None, self.content_bias, None, is_key
         places = self.position(sinusoids(distances, self.width))
