@@ -42,7 +42,7 @@ class Clock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.seconds: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        self.seconds = self._kept()
 
     @contextmanager
     def part(self, name: str, finished: Path) -> Iterator[None]:
@@ -56,8 +56,14 @@ class Clock:
 
     def add(self, name: str, seconds: float) -> None:
         """Add to the time of a part."""
+        # Read again: another experiment of the same study may have noted its own parts since.
+        self.seconds |= self._kept()
         self.seconds[name] = round(self.seconds.get(name, 0.0) + seconds, 1)
         write_json(self.path, self.seconds)
+
+    def _kept(self) -> dict[str, float]:
+        kept: dict[str, float] = json.loads(self.path.read_text()) if self.path.exists() else {}
+        return kept
 
 
 class Study:
