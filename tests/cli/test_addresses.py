@@ -138,6 +138,14 @@ def test_a_workspace_of_this_machine_moves_to_an_address_and_back(
     assert (tmp_path / "other/text/0").read_text() == "one"
 
 
+def test_only_a_workspace_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters/one").write_text("private")
+    assert main(["mirror", "push", WORK, "--folder", str(tmp_path)]) == 1
+    assert "is neither a workspace nor a mirror of memory://bucket/work; expected" in capsys.readouterr().err
+    assert RemoteFolder(WORK).names("") == {}
+
+
 def test_a_lock_is_shown_and_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mirror = Mirror(WORK, tmp_path / "lost")
     with mirror.held():

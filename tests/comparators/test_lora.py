@@ -35,7 +35,8 @@ def test_it_adds_to_what_is_run_through_and_not_to_the_output(make: Any, count: 
     with torch.no_grad():
         before = model(tokens)
         with lora.attached():
-            assert torch.equal(model(tokens), before)
+            # Our own model takes maps that nothing listens to as one product: the same but for rounding.
+            torch.testing.assert_close(model(tokens), before, rtol=1e-12, atol=1e-12)
             for up in lora.up:
                 up.normal_()
             after = model(tokens)

@@ -51,6 +51,7 @@ BASES: dict[str, str] = {
     "plan": "--tokens 1M --embedder no-embedder --recipe no-recipe",
     "harness": "WORK retro --tasks no-task",
     "serve": "WORK --name no-run --port 0",
+    "mirror": "info memory://bucket/work --folder OUT",
 }
 """A call of each command that would do little; what is drawn comes after it and changes it."""
 LONG = {

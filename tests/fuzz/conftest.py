@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from retro.jobs.scoring import evaluate_split
 from retro.jobs.training import train_run
@@ -44,6 +45,7 @@ def spoiled(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Workspa
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is fetched, and what is written without a place goes to an empty folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(MemoryFileSystem, "store", {})
     monkeypatch.setenv("RETRO_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")

@@ -32,7 +32,8 @@ class Options:
     folder: Path | None = None
     """The mirror, or a workspace of this machine; the folder that commands use if none is named."""
     drop: bool = False
-    """With pull: remove what the folder has and the address has not, and all that differs."""
+    """With pull: remove what a mirror has and its address has not, and all that differs. A folder that is no
+    mirror of the address is left alone."""
 
 
 def main(arguments: list[str]) -> None:
@@ -56,10 +57,24 @@ def main(arguments: list[str]) -> None:
         files = counted(len(state.contents), "file")
         CONSOLE.print(f"{folder} is at state {state.number} of {mirror.address}: {files}", soft_wrap=True)
     else:
+        if not (mirror.record.number or holds_workspace(folder)):
+            raise ConfigError(
+                f"{folder} is neither a workspace nor a mirror of {mirror.address}; expected one of them, as "
+                "all of its files would be sent; name it with --folder"
+            )
         with mirror.held(), mirror.locked():
             is_new = mirror.push()
         done = "pushed" if is_new else "there already"
         CONSOLE.print(f"{mirror.address} is at state {mirror.record.number}: {done}", soft_wrap=True)
+
+
+def holds_workspace(folder: Path) -> bool:
+    """Whether anything of a workspace is there, however little was made of it so far."""
+    from retro.workspace import Workspace
+
+    work = Workspace(folder)
+    places = (work.text_path, work.tokenizer_path, work.tokens_path, work.datastore_path, folder / "runs")
+    return any(place.is_dir() for place in places)
 
 
 def info(mirror: Mirror) -> None:

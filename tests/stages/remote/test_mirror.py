@@ -119,6 +119,11 @@ def test_a_folder_that_is_no_mirror_is_left_alone(machine: Callable[..., Mirror]
     write(tmp_path / "b", {"file": "mine"})
     with pytest.raises(MirrorError, match="is no mirror of"), machine("b").session():
         pass
+    with pytest.raises(MirrorError, match="is no mirror of"), machine("b").session(writes=True):
+        pass
+    b = machine("b")
+    with pytest.raises(MirrorError, match="is no mirror of"), b.held():
+        b.pull(drop=True)
     assert (tmp_path / "b/file").read_text() == "mine"
 
 

@@ -79,6 +79,8 @@ class Mirror:
         self._lock: Lock | None = None
         self._is_working = False
         self._record: Record | None = None
+        self._is_new = False
+        """Whether the folder had no record of this address when it was opened."""
 
     @contextmanager
     def session(self, writes: bool = False, creates: bool = False) -> Iterator[Path]:
@@ -126,7 +128,8 @@ class Mirror:
         """What is known of the address; of a folder that mirrors another one, nothing."""
         if self._record is None:
             found = Record.read(self.folder)
-            if found is None or found.address != self.address:
+            self._is_new = found is None or found.address != self.address
+            if found is None or self._is_new:
                 found = Record(self.address, uuid.uuid4().hex)
             self._record = found
         return self._record
@@ -184,7 +187,9 @@ class Mirror:
     def _expect_nothing_own(self, state: State, drop: bool) -> None:
         """Refuse to replace what is in the folder alone, and was never pushed."""
         record = self.record
-        if not record.number and not record.arriving and not drop and any(files_of(self.folder)):
+        # With `drop` as well, which is for what a mirror has of its own: this may be anybody's folder.
+        if self._is_new and any(files_of(self.folder)):
+            Record.remove(self.folder)  # made for the lock; with it the folder would pass for a mirror
             raise MirrorError(
                 f"{self.folder} holds files and is no mirror of {self.address}; expected an empty folder; "
                 "name another one with --folder"

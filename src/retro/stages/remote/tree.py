@@ -66,6 +66,10 @@ class Record:
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return None
 
+    @staticmethod
+    def remove(folder: Path) -> None:
+        (folder / PRIVATE / RECORD).unlink(missing_ok=True)
+
     @property
     def is_changed(self) -> bool:
         """Whether the folder holds other files than the state, as far as is known."""
