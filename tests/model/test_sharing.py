@@ -1,6 +1,7 @@
 """Several numbers of neighbours at once are what each is alone, and what they share is computed once."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -73,7 +74,7 @@ def test_others_that_are_asked_for_change_no_bit(changes: dict[str, Any]) -> Non
         assert torch.equal(found.log_probs, alone.log_probs)
 
 
-def test_what_is_shared_is_computed_once() -> None:
+def test_what_is_shared_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_model()
     assert isinstance(model, SharingModel)
     assert model.encoder is not None
@@ -88,7 +89,11 @@ def test_what_is_shared_is_computed_once() -> None:
     counted = [layer.self_attention for layer in layers]
     for module in counted:
         module.register_forward_pre_hook(count)
+    reads = [layer.cross_attention.attention for layer in model.layers if layer.cross_attention is not None]
+    projected = Mock(wraps=reads[0].keys_and_values)
+    monkeypatch.setattr(reads[0], "keys_and_values", projected)
     score_each(model, tokens, targets, KS, neighbours, mask)
+    assert projected.call_count == max(KS)  # once for each neighbour, however many k read it
     below, first, alone, conditioned = (rows[module] for module in counted)
     assert below == first == [3]
     assert alone == [1, 1, 1]  # the fourth is never real

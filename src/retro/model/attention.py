@@ -148,19 +148,21 @@ class RelativeAttention(nn.Module):
     def read(
         self,
         x: Float[Tensor, "batch query width"],
-        memory: Float[Tensor, "batch key memory_width"] | None,
+        memory: Float[Tensor, "batch key memory"] | None,
         distances: Float[Tensor, " distance"],
         is_key: Bool[Tensor, "batch key"] | None,
         *,
         groups: int = 1,
         repeats: int = 1,
         block: int = 0,
+        is_projected: bool = False,
     ) -> Float[Tensor, "batch query width"]:
         """What the queries of `x` read in a memory, or in `x` itself.
 
-        `distances` has one more than there are; the rest is said in `relative.py`.
+        `distances` has one more than there are; the rest is said in `relative.py`. With `is_projected` the
+        memory is what `keys_and_values` has made of it.
         """
-        operands = self._operands(x, memory, distances, is_key)
+        operands = self._operands(x, memory, distances, is_key, is_projected)
         shape = Shape(self.num_heads, 1.0 / math.sqrt(self.head_dim), groups, repeats, block)
         out: Tensor = self.dropout(self.out(relative_attention(*operands, shape)))
         return out
@@ -179,15 +181,26 @@ class RelativeAttention(nn.Module):
         shape = Shape(self.num_heads, 1.0 / math.sqrt(self.head_dim), repeats=repeats)
         return attention_weights(*operands, shape)
 
+    def keys_and_values(
+        self, memory: Float[Tensor, "*batch memory_width"]
+    ) -> Float[Tensor, "*batch projected"]:
+        """Keys and values of a memory side by side: for one that is read more than once."""
+        return joined(memory, self.key, self.value)
+
     def _operands(
-        self, x: Tensor, memory: Tensor | None, distances: Tensor, is_key: Tensor | None
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        distances: Tensor,
+        is_key: Tensor | None,
+        is_projected: bool = False,
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None, Tensor | None]:
         """Projections, in as few products as there are inputs, and what else the operation takes."""
         if memory is None:
             query = joined(x, self.query, self.key, self.value)
         else:
             query = self.query(x)
-            memory = joined(memory, self.key, self.value)
+            memory = memory if is_projected else self.keys_and_values(memory)
         if not self.has_positions:
             return query, memory, None, self.content_bias, None, is_key
         places = self.position(sinusoids(distances, self.width))

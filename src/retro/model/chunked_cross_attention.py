@@ -40,23 +40,28 @@ class ChunkedCrossAttention(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "batch seq d_model"],
-        encoded: Float[Tensor, "batch chunk neighbour retrieved d_encoder"],
+        encoded: Float[Tensor, "batch chunk neighbour retrieved memory"],
         is_token: Bool[Tensor, "batch chunk neighbour retrieved"],
+        is_projected: bool = False,
     ) -> Float[Tensor, "batch seq d_model"]:
-        """`is_token` is true at the tokens of real neighbours."""
-        return x + self.read(x, encoded, is_token)
+        """`is_token` is true at the tokens of real neighbours; with `is_projected` `encoded` holds the keys
+        and values that the attention has made of them."""
+        return x + self.read(x, encoded, is_token, is_projected)
 
     def read(
         self,
         x: Float[Tensor, "batch seq d_model"],
-        encoded: Float[Tensor, "batch chunk neighbour retrieved d_encoder"],
+        encoded: Float[Tensor, "batch chunk neighbour retrieved memory"],
         is_token: Bool[Tensor, "batch chunk neighbour retrieved"],
+        is_projected: bool = False,
     ) -> Float[Tensor, "batch seq d_model"]:
         """What is added to the residual stream."""
         if encoded.shape[1] == 0:
             return torch.zeros_like(x)
         rows, memory, distances, is_key = self._operands(x, encoded, is_token)
-        read = self.attention.read(rows, memory, distances, padding_in(is_key), repeats=encoded.shape[2])
+        read = self.attention.read(
+            rows, memory, distances, padding_in(is_key), repeats=encoded.shape[2], is_projected=is_projected
+        )
         # Over masked keys alone the softmax would be uniform, so a chunk without
         # neighbours is set to zero.
         read = (read * is_key.any(-1)[:, None, None]).unflatten(0, encoded.shape[:2])
@@ -82,7 +87,7 @@ class ChunkedCrossAttention(nn.Module):
         self, x: Tensor, encoded: Tensor, is_token: Tensor
     ) -> tuple[
         Float[Tensor, "batch_chunk m d_model"],
-        Float[Tensor, "batch_chunk key d_encoder"],
+        Float[Tensor, "batch_chunk key memory"],
         Float[Tensor, " distance"],
         Bool[Tensor, "batch_chunk key"],
     ]:

@@ -118,7 +118,7 @@ class Retro(TrainableModel):
         if retrieved is None:
             return [self.score(tokens, targets, greedy=greedy)] * len(ks)
         shared = SharedReading(self, tokens, retrieved)
-        return [self._scored(*shared.states(k), targets, greedy) for k in ks]
+        return [self._scored(*states, targets, greedy) for states in shared.states(ks)]
 
     def _scored(self, states: Tensor, vote: Vote | None, targets: Tensor, greedy: bool) -> Scored:
         """How probable the targets are, by the activations and the vote."""

@@ -1,10 +1,12 @@
 """One text with several numbers of neighbours: what does not depend on the number is computed once.
 
 Below the first layer with cross-attention nothing depends on neighbours, and neighbours are encoded without
-a look at each other: the encodings of the first k are the first k of the encodings. They are encoded rank by
-rank, so that a score does not depend on which others were asked for: products of other sizes round otherwise.
+a look at each other: the encodings of the first k are the first k of the encodings, and so are the keys and
+values that a layer makes of them. They are made rank by rank, so that a score does not depend on which others
+were asked for: products of other sizes round otherwise.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -40,12 +42,34 @@ class SharedReading:
         self.below = model.run_layers(x, plain, stop=self.first)
         self.attended = plain.attend(self.first, model.layers[self.first], self.below)
         self.matched = plain.matched
+        self._projected: tuple[int, Tensor] | None = None
 
-    def states(self, k: int) -> tuple[Float[Tensor, "batch seq d_model"], Vote | None]:
-        """The normalised activations with the first k neighbours of each chunk, and their vote."""
-        reading = _FirstNeighbours(self, k)
-        x = self.model.run_layers(self.below, reading, start=self.first)
-        return self.model.norm(x), reading.vote()
+    def states(self, ks: Sequence[int]) -> list[tuple[Float[Tensor, "batch seq d_model"], Vote | None]]:
+        """The normalised activations with the first k neighbours of each chunk, and their vote, for each k.
+
+        Layer by layer, so that the keys and values of one layer alone are held.
+        """
+        model = self.model
+        readings = [_FirstNeighbours(self, k) for k in ks]
+        xs = [self.below] * len(ks)
+        for index in range(self.first, len(model.layers)):
+            xs = [
+                model.run_layers(x, reading, index, index + 1)
+                for x, reading in zip(xs, readings, strict=True)
+            ]
+        self._projected = None
+        return [(model.norm(x), reading.vote()) for x, reading in zip(xs, readings, strict=True)]
+
+    def keys_and_values(
+        self, index: int, layer: DecoderLayer
+    ) -> Float[Tensor, "batch chunk neighbour retrieved projected"]:
+        """What the cross-attention of a layer makes of all neighbours."""
+        if self._projected is None or self._projected[0] != index:
+            assert layer.cross_attention is not None
+            attention = layer.cross_attention.attention
+            ranks = [attention.keys_and_values(encoded) for encoded in self.encoded.unbind(2)]
+            self._projected = index, torch.stack(ranks, 2)
+        return self._projected[1]
 
     @cached_property
     def encoded(self) -> Float[Tensor, "batch chunk neighbour retrieved d_encoder"]:
@@ -98,11 +122,18 @@ class _FirstNeighbours(WholeSequences):
         super().__init__(shared.model, shared.is_token, retrieved)
         self.shared = shared
         self.matched = shared.matched
-        if k:
-            self.encoded = shared.encoded[:, :, :k]
 
     def attend(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
         return self.shared.attended if index == self.shared.first else super().attend(index, layer, x)
+
+    def read_neighbours(self, index: int, layer: DecoderLayer, x: Tensor) -> Tensor:
+        if self.retrieved is None:
+            return x
+        is_token = self.retrieved[1]
+        projected = self.shared.keys_and_values(index, layer)[:, :, : is_token.shape[2]]
+        assert layer.cross_attention is not None
+        read: Tensor = layer.cross_attention(x, projected, is_token, is_projected=True)
+        return read
 
     def find_voters(self, neighbours: Tensor, is_token: Tensor) -> Voters:
         return self.shared.voters.at((slice(None), slice(None), slice(neighbours[0, 0].numel())))
