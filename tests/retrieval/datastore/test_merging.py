@@ -131,6 +131,10 @@ def test_a_build_of_many_segments_ends_in_one_index(
     assert verify(datastore).files > 5 * len(snapshot.segments)  # those of the index as well
     report = datastore.ledger.indexes()[0].report["index"]
     assert report["recall_at_10"] >= 0.9
+    # A segment that is never searched by itself is not measured by itself.
+    rows = [row for row in datastore.ledger.segments() if row.report["keys"] >= SMALL["exact_below"]]
+    assert rows
+    assert all(row.report["index"] == {"kind": "exact"} for row in rows)
 
 
 def test_a_datastore_of_graphs_is_searched_as_it_is_and_joined_by_compact(

@@ -250,7 +250,9 @@ def _finish(
     # A hybrid index is measured by its dense half; BM25 alone has nothing to tune.
     dense = getattr(index, "dense", index)
     measured: dict[str, Any] = {}
-    if isinstance(dense, DenseIndex) and len(keys):
+    # So many keys are looked at one by one only until a joint index has them: nobody waits for that.
+    is_passing = kind == EXACT != config.index and len(keys) >= config.exact_below
+    if isinstance(dense, DenseIndex) and len(keys) and not is_passing:
         measured = asdict(tune(dense, config.target_recall))
     shutil.rmtree(partial / INDEX, ignore_errors=True)
     index.save(partial / INDEX)
