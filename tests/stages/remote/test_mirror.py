@@ -277,7 +277,7 @@ def test_a_pull_that_was_killed_is_finished(
     with machine("a").session(writes=True) as folder:
         write(folder, {"a": "2", "b": "3"})
         (folder / "gone").unlink()
-    from retro.stages.remote import mirror as module
+    from retro.stages.remote import arrival as module
 
     def killed(source: Path, target: Path) -> None:
         if target.name == "b":

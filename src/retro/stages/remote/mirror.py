@@ -6,8 +6,6 @@ one step, after everything that the state names is there. So a reader, or a kill
 state or the next, and never a part of one.
 """
 
-import os
-import shutil
 import socket
 import time
 import uuid
@@ -20,6 +18,7 @@ from retro.errors import DataError, RetroError
 from retro.stages.files import file_checksum
 from retro.stages.progress import Narrator, SilentNarrator
 from retro.stages.remote.address import GoneError, MirrorError, RemoteFolder, TakenError
+from retro.stages.remote.arrival import Arrival
 from retro.stages.remote.holding import Hold, hold
 from retro.stages.remote.lock import Lock, now
 from retro.stages.remote.state import (
@@ -31,21 +30,9 @@ from retro.stages.remote.state import (
     state_numbers,
 )
 from retro.stages.remote.transfer import transfer
-from retro.stages.remote.tree import (
-    PRIVATE,
-    Entry,
-    Record,
-    files_of,
-    look,
-    put,
-    readable,
-    signature_of,
-    signatures,
-    take_out,
-)
+from retro.stages.remote.tree import Entry, Record, files_of, look, readable, signature_of, signatures
 from retro.wording import counted
 
-INCOMING = "incoming"
 ATTEMPTS = 5
 EVERY = 600.0
 """Seconds between two pushes of a stage that goes on."""
@@ -155,13 +142,14 @@ class Mirror:
                     "or name another folder for mirrors: RETRO_MIRRORS=FOLDER"
                 )
             self._expect_nothing_own(state, drop)
+            arrival = Arrival(self.remote, self.folder, self.record, self._narrator)
             try:
-                self._fetch(state)
+                arrival.fetch(state)
             except GoneError:  # a newer state has come meanwhile, and what it does not name has gone
                 if attempt + 1 == ATTEMPTS:
                     raise
                 continue
-            self._arrange(state, drop)
+            arrival.arrange(state, drop)
             return state
         raise AssertionError("the last attempt returns or raises")
 
@@ -209,78 +197,6 @@ class Mirror:
                 "were never pushed; expected one of the two; copy the mirror to keep what it holds, then "
                 f"run: retro mirror pull {quote(self.address)} --drop"
             )
-
-    def _fetch(self, state: State) -> None:
-        """Bring what is missing into a folder of its own, each file verified; what has arrived stays."""
-        wanted = self._wanted(state)
-        incoming = self.folder / PRIVATE / INCOMING
-        incoming.mkdir(parents=True, exist_ok=True)
-        contents = {content.checksum: content for content in wanted.values()}
-        here = {entry.content.checksum: name for name, entry in self.record.entries.items()}
-
-        def bring(content: Content) -> int:
-            target = incoming / content.checksum
-            if not target.exists():
-                self._bring(content, target, here.get(content.checksum))
-            return content.size
-
-        transfer(self._narrator, f"Fetching {self.address}", bring, contents.values())
-
-    def _wanted(self, state: State) -> dict[str, Content]:
-        entries = self.record.entries
-        return {
-            name: content
-            for name, content in state.contents.items()
-            if name not in entries or entries[name].content != content
-        }
-
-    def _bring(self, content: Content, target: Path, here: str | None) -> None:
-        """One object, or the copy of a file that holds the same."""
-        temporary = target.with_name(f"{target.name}.tmp")
-        try:
-            if here is not None:
-                with readable(self.folder, here) as path:
-                    shutil.copyfile(path, temporary)
-                if file_checksum(temporary) == content.checksum:
-                    temporary.replace(target)
-                    return
-            self.remote.download(content.object_name, temporary)
-            found = file_checksum(temporary)
-            if found != content.checksum:
-                raise MirrorError(
-                    f"{self.address}/{content.object_name} arrived with sha256 {found[:12]}…; expected "
-                    f"{content.checksum[:12]}…; it was thrown away; if it is the same once more, restore it"
-                )
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-    def _arrange(self, state: State, drop: bool) -> None:
-        """Give all that has arrived its place, and take out what the state does not have."""
-        record = self.record
-        known = {*record.files, *record.arriving}
-        record.arriving = state.contents
-        record.write(self.folder)
-        incoming = self.folder / PRIVATE / INCOMING
-        wanted = self._wanted(state)
-        uses = [content.checksum for content in wanted.values()]
-        for name in [*record.entries]:
-            if name not in state.contents and (drop or name in known):
-                take_out(self.folder, name)
-                del record.entries[name]
-        for name, content in wanted.items():
-            uses.remove(content.checksum)
-            source = incoming / content.checksum
-            if content.checksum in uses:
-                another = source.with_name(f"{source.name}.tmp")
-                source = Path(shutil.copyfile(source, another))
-            put(source, self.folder / name)
-            record.entries[name] = Entry(content, signature_of(self.folder / name))
-        record.number, record.files, record.arriving = state.number, state.contents, {}
-        record.write(self.folder)
-        shutil.rmtree(incoming, ignore_errors=True)
 
     # Pushing
 
