@@ -141,6 +141,14 @@ def test_a_tree_without_text_is_refused(tmp_path: Path) -> None:
         list(read(str(tmp_path)))
 
 
+def test_a_tree_that_ignores_all_that_it_holds_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("/*\n!/debian/\n")
+    for name in ("kernel.c", "README"):
+        (tmp_path / name).write_text("text")
+    with pytest.raises(DataError, match=r"expected at least one; git ignores 3 files and folders there"):
+        list(read(str(tmp_path)))
+
+
 def test_rules_in_a_hidden_folder_make_no_source_tree(tmp_path: Path) -> None:
     (tmp_path / ".cache").mkdir()
     (tmp_path / ".cache" / ".gitignore").write_text("*")

@@ -53,8 +53,14 @@ def read_listed(root: Path, names: Iterable[str], problems: Problems) -> Iterato
 
 
 def no_text_in(root: Path) -> DataError:
+    problems = Problems()
+    list_files(root, problems)
+    ignored = problems.tallies.get(Kind.IGNORED)
+    # A tree that a distribution has packed may ignore all that it holds.
+    hint = f"; git ignores {ignored.documents:,} files and folders there, see .gitignore" if ignored else ""
     return DataError(
         f"{root} is a source tree without a text file of at most {MAX_BYTES:,} bytes; expected at least one"
+        + hint
     )
 
 
