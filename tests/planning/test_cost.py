@@ -9,7 +9,8 @@ import pytest
 from retro import recipes
 from retro.cli.main import main
 from retro.config.machine import MachineConfig
-from retro.errors import ConfigError
+from retro.corpus.documents import Document
+from retro.errors import ConfigError, DataError
 from retro.planning import calibration, coefficients, index_costs
 from retro.planning.calibration import calibrate
 from retro.planning.coefficients import Coefficients, Growth, Line, keep_coefficients, read_coefficients
@@ -186,6 +187,12 @@ def test_a_machine_is_measured_with_the_stages_themselves(
     parts = (measured.keys, measured.scanning, measured.linking, measured.walking, measured.listing)
     assert min(value for part in parts for value in vars(part).values()) >= 0
     assert min(part.at(1e6) for part in parts) > 0
+
+
+def test_too_little_text_says_nothing_of_its_costs() -> None:
+    few = [Document("1", "a word " * 1000, "few")]
+    with pytest.raises(DataError, match="there are 7,000 bytes of text to measure with; expected at least"):
+        calibrate("static", documents=few)
 
 
 def test_the_command_shows_prints_and_draws_what_it_takes(

@@ -28,6 +28,7 @@ from retro.corpus.text import write_text
 from retro.corpus.tokenizers import Tokenizer
 from retro.corpus.tokenizers.training import make_tokenizer
 from retro.corpus.tokens import TokenStore
+from retro.errors import DataError
 from retro.machine import keep_freed_memory
 from retro.planning.coefficients import Coefficients, Line
 from retro.planning.index_costs import measure_indexes
@@ -47,6 +48,7 @@ from retro.training.objective import make_optimizer
 
 TEXT_BYTES = 8_000_000
 """Text that is ingested."""
+LEAST_BYTES = 250_000
 VOCAB_SIZE = 8192
 CHUNK_LEN = 64
 EMBED_SECONDS = 10.0
@@ -111,6 +113,11 @@ def _one_thread() -> Iterator[None]:
 def _measure_text(folder: Path, documents: Sequence[Document]) -> dict[str, Any]:
     """Read, cut and pack some documents, with tokenizers of two samples."""
     size = sum(len(document.text.encode()) for document in documents)
+    if size < LEAST_BYTES:
+        raise DataError(
+            f"there are {size:,} bytes of text to measure with; expected at least {LEAST_BYTES:,}; "
+            "name a larger source"
+        )
     config = CorpusConfig(vocab_size=VOCAB_SIZE, valid_fraction=0.02, test_fraction=0.02)
     stream = Stream(iter(documents), Problems())
     text, reading = _timed(

@@ -10,9 +10,10 @@ import numpy as np
 from retro.planning.coefficients import Growth, Line
 from retro.planning.cost import TUNING_SCANS
 from retro.planning.speed import processor_seconds
-from retro.retrieval.index import Entries, make_index
+from retro.retrieval.index import Entries
 from retro.retrieval.index.compressed import COMPRESSED, CompressedIndex, compressed_kind
 from retro.retrieval.index.exact import DenseIndex
+from retro.retrieval.index.hnsw import HnswIndex
 from retro.retrieval.index.quantiser import ASSIGN_EFFORT, cluster
 from retro.retrieval.index.quantiser import KEYS_A_LIST as SAMPLED_A_LIST
 from retro.retrieval.index.tuning import tune
@@ -42,23 +43,22 @@ def _measure_scanning(keys: np.ndarray) -> Line:
 
 
 def _measure_graph(keys: np.ndarray, scanning: Line) -> dict[str, Any]:
-    """A graph of a quarter of the keys, which then takes the others."""
-    graph = make_index("HNSW24", keys.shape[1], len(keys))
-    assert isinstance(graph, DenseIndex)
+    """Graphs of a quarter of the keys and of all, both searched with the effort that suits the larger."""
     sizes = (len(keys) // 4, len(keys))
-    links, walks = [], []
-    linking = tuning = 0.0
+    graphs, links = [], []
     for size in sizes:
-        part = Entries(keys[len(graph) : size])
-        linking += processor_seconds(lambda: graph.add(part))  # noqa: B023
-        tuning = processor_seconds(lambda: tune(graph)) - TUNING_SCANS * scanning.at(size)
-        links.append(linking / size)
-        walks.append(_time_search(graph))
+        graph = HnswIndex(keys.shape[1])
+        entries = Entries(keys[:size])
+        links.append(processor_seconds(lambda: graph.add(entries)) / size)  # noqa: B023
+        graphs.append(graph)
+    small, large = graphs
+    tuning = processor_seconds(lambda: tune(large)) - TUNING_SCANS * scanning.at(len(keys))
+    small.effort = large.effort
     return {
         "linking": Growth.through(sizes, (links[0], links[1])),
-        "walking": Growth.through(sizes, (walks[0], walks[1])),
+        "walking": Growth.through(sizes, (_time_search(small), _time_search(large))),
         "graph_tuning": max(0.0, tuning),
-        "graph_disk": _disk_of(graph) / len(keys),
+        "graph_disk": _disk_of(large) / len(keys),
     }
 
 
