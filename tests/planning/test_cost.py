@@ -202,6 +202,10 @@ def test_the_command_shows_prints_and_draws_what_it_takes(
     path = coefficients.place_of("bert-base")
     keep_coefficients(KNOWN, path)
     assert read_coefficients(path) == KNOWN
+    assert coefficients.place_of("bert-base", "notes") not in (
+        path,
+        coefficients.place_of("bert-base", "news"),
+    )
     page = tmp_path / "plan.html"
     arguments = ["plan", "--tokens", "20B", "--embedder", "bert-base", "--recipe", "tiny"]
     assert main([*arguments, "--out", str(page), "--machine.cores", "8"]) == 0

@@ -89,7 +89,10 @@ def measured(options: Options) -> "Coefficients":
     from retro.planning.calibration import calibrate
     from retro.planning.coefficients import keep_coefficients, place_of, read_coefficients
 
-    path = place_of(options.embedder, options.like)
+    like = options.like
+    if like and Path(like).exists():
+        like = str(Path(like).resolve())  # elsewhere another folder may have the same name
+    path = place_of(options.embedder, like)
     known = None if options.calibrate else read_coefficients(path)
     if known is None:
         documents = read(options.like) if options.like else None

@@ -10,14 +10,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import Any, TypeVar
 
 import faiss
 import numpy as np
 import torch
 
-from retro import recipes
 from retro.config import CorpusConfig, DatastoreConfig
 from retro.corpus.documents import Document
 from retro.corpus.encode import encode_text
@@ -29,22 +27,17 @@ from retro.corpus.tokenizers import Tokenizer
 from retro.corpus.tokenizers.training import make_tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.errors import DataError
-from retro.machine import keep_freed_memory
 from retro.planning.coefficients import Coefficients, Line
 from retro.planning.index_costs import measure_indexes
-from retro.planning.operations import training_operations
-from retro.planning.speed import processor_seconds, training_step
+from retro.planning.speed import processor_seconds
+from retro.planning.training_costs import measure_training
 from retro.retrieval.chunks import ChunkTable
 from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.build import build_datastore
 from retro.retrieval.embedder import open_embedder
 from retro.retrieval.finding import find_neighbours
-from retro.run import make_model
 from retro.stages.executor import LocalExecutor
 from retro.stages.progress import Progress, no_progress
-from retro.training.checkpoints import Checkpoints
-from retro.training.distributed import join
-from retro.training.objective import make_optimizer
 
 TEXT_BYTES = 8_000_000
 """Text that is ingested."""
@@ -58,7 +51,6 @@ NUM_KEYS = 32_768
 """The most keys that indexes are measured with."""
 FINDING_CHUNKS = 8192
 """Chunks whose neighbours are found."""
-STEPS = 3
 ALONE = LocalExecutor(1)
 
 Result = TypeVar("Result")
@@ -87,7 +79,7 @@ def calibrate(
         progress(3, 5, note="neighbours")
         found["finding"] = _measure_finding(folder, datastore, found["scanning"])
         progress(4, 5, note="training steps")
-        found |= _measure_training(folder)
+        found |= measure_training(folder / "checkpoints", VOCAB_SIZE)
     progress(5, 5)
     return Coefficients(
         embedder=embedder,
@@ -215,39 +207,6 @@ def _measure_finding(folder: Path, datastore: Datastore, scanning: Line) -> floa
     store = _beginning(TokenStore.open(folder / "tokens" / "train"), min(num_keys, FINDING_CHUNKS))
     _, seconds = _timed(lambda: find_neighbours(store, datastore, folder / "neighbours", executor=ALONE))
     return seconds / (len(ChunkTable(store, CHUNK_LEN)) * scanning.at(num_keys))
-
-
-def _measure_training(folder: Path) -> dict[str, Any]:
-    """Steps of a small model with the batches of its recipe; and of them what every weight takes."""
-    keep_freed_memory()
-    run = recipes.get("tiny")
-    config = replace(run.model, vocab_size=VOCAB_SIZE)
-    with torch.random.fork_rng():
-        step = training_step(config, run.training, run.training.batch_size)
-        step()
-        seconds = median(processor_seconds(step) for _ in range(STEPS))
-        model = make_model(config)
-    num_weights = model.num_parameters()
-    optimizer = make_optimizer(model, run.training)
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-
-    def update() -> None:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), run.training.clip_norm)
-        optimizer.step()
-
-    update()
-    updating = median(processor_seconds(update) for _ in range(STEPS))
-    with join() as world:
-        checkpoints = Checkpoints(folder / "checkpoints", 1, world)
-        checkpoints.save(1, model, optimizer, None)
-        saving = processor_seconds(lambda: checkpoints.save(2, model, optimizer, None))
-    tokens = run.training.batch_size * run.training.seq_len
-    return {
-        "train_speed": training_operations(config, run.training) * tokens / (seconds - updating),
-        "updating": updating / num_weights,
-        "saving": saving / num_weights,
-    }
 
 
 def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
