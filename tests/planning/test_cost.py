@@ -52,7 +52,8 @@ KNOWN = Coefficients(
     clustering=2e-6,
     visiting=6e-4,
     compressed_tuning=7.0,
-    finding=1.5,
+    searches=1.5,
+    gathering=3e-5,
     train_speed=5e10,
     updating=3e-9,
     saving=8e-8,
@@ -77,7 +78,7 @@ def test_the_paper_s_size_by_hand() -> None:
     assert costs.stage("index").seconds == pytest.approx(coding + comparing + learning + 11, rel=1e-3)
     search = 2e-5 + 4e-6 * 19.67 + 6e-4
     assert costs.search - 0.02 == pytest.approx(search, rel=1e-3)
-    assert costs.stage("neighbours").seconds == pytest.approx(27.34e9 * 1.5 * search, rel=1e-3)
+    assert costs.stage("neighbours").seconds == pytest.approx(27.34e9 * (1.5 * search + 3e-5), rel=1e-3)
     assert costs.stage("neighbours").disk == pytest.approx(27.34e9 * 20 * 8, rel=1e-3)
     # 172 M parameters, of which the encoder's read four neighbour tokens for each token.
     trained = RUN.training.num_steps * RUN.training.batch_size * RUN.training.seq_len
@@ -90,11 +91,12 @@ def test_small_sizes_by_hand() -> None:
     linking = 1e5 * (1e-4 + 1e-5 * 6.61)
     comparing = 1024 * (5e-5 + 1e5 * 1e-8)
     assert graph.stage("index").seconds == pytest.approx(linking + 3 + comparing, rel=1e-3)
-    assert graph.stage("neighbours").seconds == pytest.approx(1e5 * 1.5 * (1e-4 + 1e-5 * 6.61), rel=1e-3)
+    finding = 1e5 * (1.5 * (1e-4 + 1e-5 * 6.61) + 3e-5)
+    assert graph.stage("neighbours").seconds == pytest.approx(finding, rel=1e-3)
     # Ten thousand: every key is looked at.
     exact = plan_costs(KNOWN, 6.4e5, RUN.model, RUN.training)
     assert exact.stage("index").seconds == 0.0
-    assert exact.stage("neighbours").seconds == pytest.approx(1e4 * 1.5 * (5e-5 + 1e4 * 1e-8))
+    assert exact.stage("neighbours").seconds == pytest.approx(1e4 * (1.5 * (5e-5 + 1e-4) + 3e-5))
     assert exact.stage("ingest").seconds == pytest.approx(5 + 2.56e6 * 5.1e-7)
 
 
@@ -171,10 +173,11 @@ def test_tokens_are_read_as_people_write_them() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("embed_seconds", [1.0, 0.0])  # time for all keys; for so few that others stand in
 def test_a_machine_is_measured_with_the_stages_themselves(
-    static_encoder: str, monkeypatch: pytest.MonkeyPatch
+    embed_seconds: float, static_encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "EMBED_SECONDS", 0.1)
+    monkeypatch.setattr(calibration, "EMBED_SECONDS", embed_seconds)
     monkeypatch.setattr(calibration, "VOCAB_SIZE", 400)
     monkeypatch.setattr(index_costs, "CENTRES", (64, 512))
     measured = calibrate(static_encoder, text_bytes=300_000, num_keys=1500)
@@ -183,7 +186,6 @@ def test_a_machine_is_measured_with_the_stages_themselves(
     assert min(value for value in vars(measured).values() if isinstance(value, float)) >= 0
     assert measured.graph_disk > 100
     assert measured.train_speed > 1e8
-    assert measured.finding > 1
     parts = (measured.keys, measured.scanning, measured.linking, measured.walking, measured.listing)
     assert min(value for part in parts for value in vars(part).values()) >= 0
     assert min(part.at(1e6) for part in parts) > 0

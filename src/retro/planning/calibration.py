@@ -36,6 +36,7 @@ from retro.retrieval.datastore import Datastore
 from retro.retrieval.datastore.build import build_datastore
 from retro.retrieval.embedder import open_embedder
 from retro.retrieval.finding import find_neighbours
+from retro.retrieval.index import Entries
 from retro.stages.executor import LocalExecutor
 from retro.stages.progress import Progress, no_progress
 
@@ -77,7 +78,7 @@ def calibrate(
         progress(2, 5, note="indexes")
         found |= making | measure_indexes(keys)
         progress(3, 5, note="neighbours")
-        found["finding"] = _measure_finding(folder, datastore, found["scanning"])
+        found |= _measure_finding(folder, datastore, found["scanning"])
         progress(4, 5, note="training steps")
         found |= measure_training(folder / "checkpoints", VOCAB_SIZE)
     progress(5, 5)
@@ -201,12 +202,28 @@ def _keys_of_text(datastore: Datastore, store: TokenStore, number: int) -> np.nd
     return (keys / np.linalg.norm(keys, axis=1, keepdims=True)).astype(np.float16)
 
 
-def _measure_finding(folder: Path, datastore: Datastore, scanning: Line) -> float:
-    """How many bare searches the neighbours of a chunk cost, by those of the first documents."""
+def _measure_finding(folder: Path, datastore: Datastore, scanning: Line) -> dict[str, float]:
+    """How many searches the neighbours of a chunk take, and what they cost beside; by the first documents."""
     num_keys = len(datastore)
     store = _beginning(TokenStore.open(folder / "tokens" / "train"), min(num_keys, FINDING_CHUNKS))
     _, seconds = _timed(lambda: find_neighbours(store, datastore, folder / "neighbours", executor=ALONE))
-    return seconds / (len(ChunkTable(store, CHUNK_LEN)) * scanning.at(num_keys))
+    num_chunks = len(ChunkTable(store, CHUNK_LEN))
+    # Of those that are asked again about as large a part is asked once more.
+    searches = 1 / (1 - min(_repeated(datastore, num_chunks), 0.9))
+    gathering = seconds / num_chunks - searches * scanning.at(num_keys)
+    return {"searches": searches, "gathering": max(0.0, gathering)}
+
+
+def _repeated(datastore: Datastore, num_chunks: int) -> float:
+    """The part of the chunks that find too few of other documents among twice as many as are wanted."""
+    snapshot = datastore.snapshot()
+    segment = snapshot.segments[0]
+    wanted = datastore.config.num_neighbours
+    chunks = np.asarray(segment.chunks[:num_chunks])
+    _, found = snapshot.search(Entries(np.asarray(segment.keys[:num_chunks])), 2 * wanted)
+    own = snapshot.content_hashes(chunks)
+    of_others = (found >= 0) & (snapshot.content_hashes(found) != own[:, None])
+    return float((of_others.sum(axis=1) < wanted).mean())
 
 
 def _timed(work: Callable[[], Result]) -> tuple[Result, float]:

@@ -108,9 +108,10 @@ class Coefficients:
     """Seconds in which a query visits its lists, once they are found, and ranks again what they propose."""
     compressed_tuning: float
     """Seconds that tuning compressed keys takes, beside its comparisons with all of them."""
-    finding: float
-    """Searches that the neighbours of a chunk cost: more than one, as some are repeated to look past the
-    chunk's own document, and what is found is sorted and stored."""
+    searches: float
+    """Those that the neighbours of a chunk take: some are repeated to look past the chunk's own document."""
+    gathering: float
+    """Seconds a chunk takes beside its searches, to be looked up, sorted and stored."""
 
     train_speed: float
     """Floating point operations a second in training."""

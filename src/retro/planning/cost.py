@@ -187,7 +187,7 @@ def plan_costs(
         StageCost("index", build_seconds(known, num_chunks), index_disk, index_memory),
         StageCost(
             "neighbours",
-            num_chunks * known.finding * search,
+            num_chunks * (known.searches * search + known.gathering),
             num_chunks * num_neighbours * LINK_BYTES,
             index_memory + num_chunks * CHUNK_BYTES,
         ),

@@ -19,6 +19,8 @@ from retro.retrieval.index.quantiser import KEYS_A_LIST as SAMPLED_A_LIST
 from retro.retrieval.index.tuning import tune
 
 QUERIES = 1024
+RUN = 128
+"""Neighbouring chunks that are asked with after each other: they meet the same keys, which are then near."""
 REACH = 40
 """Neighbours asked for: finding them asks for twice as many as it saves."""
 CENTRES = (256, 4096)
@@ -104,9 +106,10 @@ def _measure_listing(points: np.ndarray) -> Growth:
 
 
 def _time_search(index: DenseIndex) -> float:
-    """Seconds of a query, some of which are asked together."""
-    rows = np.random.default_rng(0).permutation(len(index))[:QUERIES]
-    queries = Entries(np.asarray(index.keys[np.sort(rows)], dtype=np.float32))
+    """Seconds of a query among others, as finding asks: neighbouring chunks after each other."""
+    runs = np.linspace(0, max(0, len(index) - RUN), QUERIES // RUN).astype(np.int64)
+    rows = np.minimum(runs[:, None] + np.arange(RUN), len(index) - 1).ravel()
+    queries = Entries(np.asarray(index.keys[rows], dtype=np.float32))
     return processor_seconds(lambda: index.search(queries, REACH)) / len(rows)
 
 
