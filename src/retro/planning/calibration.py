@@ -27,7 +27,7 @@ from retro.corpus.tokenizers import Tokenizer
 from retro.corpus.tokenizers.training import make_tokenizer
 from retro.corpus.tokens import TokenStore
 from retro.errors import DataError
-from retro.planning.coefficients import Coefficients, Line
+from retro.planning.coefficients import Coefficients, Decline, Line
 from retro.planning.index_costs import measure_indexes
 from retro.planning.speed import processor_seconds
 from retro.planning.training_costs import measure_training
@@ -52,6 +52,8 @@ NUM_KEYS = 32_768
 """The most keys that indexes are measured with."""
 FINDING_CHUNKS = 8192
 """Chunks whose neighbours are found."""
+MOST_REPEATED = 0.9
+"""In a datastore of a few documents all searches would be."""
 ALONE = LocalExecutor(1)
 
 Result = TypeVar("Result")
@@ -202,28 +204,33 @@ def _keys_of_text(datastore: Datastore, store: TokenStore, number: int) -> np.nd
     return (keys / np.linalg.norm(keys, axis=1, keepdims=True)).astype(np.float16)
 
 
-def _measure_finding(folder: Path, datastore: Datastore, scanning: Line) -> dict[str, float]:
+def _measure_finding(folder: Path, datastore: Datastore, scanning: Line) -> dict[str, Any]:
     """How many searches the neighbours of a chunk take, and what they cost beside; by the first documents."""
     num_keys = len(datastore)
     store = _beginning(TokenStore.open(folder / "tokens" / "train"), min(num_keys, FINDING_CHUNKS))
     _, seconds = _timed(lambda: find_neighbours(store, datastore, folder / "neighbours", executor=ALONE))
-    num_chunks = len(ChunkTable(store, CHUNK_LEN))
-    # Of those that are asked again about as large a part is asked once more.
-    searches = 1 / (1 - min(_repeated(datastore, num_chunks), 0.9))
-    gathering = seconds / num_chunks - searches * scanning.at(num_keys)
-    return {"searches": searches, "gathering": max(0.0, gathering)}
+    num_documents = datastore.snapshot().num_documents
+    (few, share_of_few), (many, share) = (
+        _repeated(datastore, number) for number in (max(1, num_documents // 4), num_documents)
+    )
+    repeated = Decline.through((few, many), (share_of_few, share))
+    gathering = seconds / len(ChunkTable(store, CHUNK_LEN)) - scanning.at(num_keys) / (1 - share)
+    return {"repeated": repeated, "gathering": max(0.0, gathering)}
 
 
-def _repeated(datastore: Datastore, num_chunks: int) -> float:
-    """The part of the chunks that find too few of other documents among twice as many as are wanted."""
+def _repeated(datastore: Datastore, num_documents: int) -> tuple[int, float]:
+    """The keys of the first documents, and the part of them that find too few of the other documents' among
+    twice as many as are wanted."""
     snapshot = datastore.snapshot()
     segment = snapshot.segments[0]
+    documents = segment.documents["number"][:num_documents]
+    num_keys = int((segment.places < num_documents).sum())
+    asked = slice(0, min(num_keys, FINDING_CHUNKS))
     wanted = datastore.config.num_neighbours
-    chunks = np.asarray(segment.chunks[:num_chunks])
-    _, found = snapshot.search(Entries(np.asarray(segment.keys[:num_chunks])), 2 * wanted)
-    own = snapshot.content_hashes(chunks)
+    _, found = snapshot.search(Entries(np.asarray(segment.keys[asked])), 2 * wanted, documents.tolist())
+    own = snapshot.content_hashes(np.asarray(segment.chunks[asked]))
     of_others = (found >= 0) & (snapshot.content_hashes(found) != own[:, None])
-    return float((of_others.sum(axis=1) < wanted).mean())
+    return num_keys, min(MOST_REPEATED, float((of_others.sum(axis=1) < wanted).mean()))
 
 
 def _timed(work: Callable[[], Result]) -> tuple[Result, float]:

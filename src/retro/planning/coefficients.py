@@ -54,6 +54,26 @@ class Growth:
         return Growth(sizes[0], costs[1] - doubling * math.log2(sizes[1] / sizes[0]), doubling)
 
 
+@dataclass(frozen=True)
+class Decline:
+    """A part that falls as a power of a size."""
+
+    size: float
+    part: float
+    """At this size, and below."""
+    power: float
+
+    def at(self, size: float) -> float:
+        return self.part * (self.size / max(size, self.size)) ** self.power
+
+    @staticmethod
+    def through(sizes: tuple[float, float], parts: tuple[float, float]) -> "Decline":
+        """The decline between two measurements, which noise must not turn round."""
+        if not 0 < parts[1] < parts[0]:
+            return Decline(sizes[0], parts[1], 0.0)
+        return Decline(sizes[0], parts[0], math.log(parts[0] / parts[1]) / math.log(sizes[1] / sizes[0]))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Coefficients:
     """Measured on real text and its keys, and with a small RETRO. Seconds are of one core."""
@@ -108,8 +128,8 @@ class Coefficients:
     """Seconds in which a query visits its lists, once they are found, and ranks again what they propose."""
     compressed_tuning: float
     """Seconds that tuning compressed keys takes, beside its comparisons with all of them."""
-    searches: float
-    """Those that the neighbours of a chunk take: some are repeated to look past the chunk's own document."""
+    repeated: Decline
+    """Part of the searches that are repeated to look past the chunk's own document, by the number of keys."""
     gathering: float
     """Seconds a chunk takes beside its searches, to be looked up, sorted and stored."""
 

@@ -128,6 +128,13 @@ def search_seconds(known: Coefficients, num_keys: float) -> float:
     return known.listing.at(num_keys / KEYS_A_LIST) + known.visiting
 
 
+def finding_seconds(known: Coefficients, num_chunks: float) -> float:
+    """Seconds that the neighbours of all chunks take."""
+    # Of the searches that are made once more about as large a part is made again.
+    searches = 1 / (1 - known.repeated.at(num_chunks))
+    return num_chunks * (searches * search_seconds(known, num_chunks) + known.gathering)
+
+
 def training_seconds(known: Coefficients, model: ModelConfig, training: TrainingConfig) -> float:
     """Seconds of all steps, with the validations and checkpoints among them."""
     weights = all_weights(model)
@@ -187,7 +194,7 @@ def plan_costs(
         StageCost("index", build_seconds(known, num_chunks), index_disk, index_memory),
         StageCost(
             "neighbours",
-            num_chunks * (known.searches * search + known.gathering),
+            finding_seconds(known, num_chunks),
             num_chunks * num_neighbours * LINK_BYTES,
             index_memory + num_chunks * CHUNK_BYTES,
         ),
