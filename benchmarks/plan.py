@@ -2,10 +2,10 @@
 
 python benchmarks/plan.py --embedder minilm --sizes 1M 4M 16M --out plan.json
 
-Every size is ingested from modules of the installed packages, built, searched and trained on for some steps,
-each with one worker and one thread. The plan is measured on modules in another order, of which a few may be the
-same. Times are the processor's, so other work on the machine may go on. The last column is the larger of the
-two divided by the smaller; the aim is at most 1.2.
+Every size is ingested from modules of the installed packages, built, searched and trained on for some
+steps, each with one worker and one thread. The plan is measured on modules in another order, of which a few
+may be the same. Times are the processor's, so other work on the machine may go on. The last column is the
+larger of the two divided by the smaller; the aim is at most 1.2.
 """
 
 import argparse
