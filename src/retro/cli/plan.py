@@ -22,14 +22,17 @@ POINTS = (1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12)
 class Options:
     """What a corpus of any size would take: disk, memory, hours and machines for every stage.
 
-    The costs of a token, a chunk and a key are measured on this machine, which takes a minute, and kept. The
-    rest is arithmetic, and says what it takes for granted.
+    The costs of a token, a chunk and a key are measured on this machine, which takes two minutes, and kept.
+    The rest is arithmetic, and says what it takes for granted.
     """
 
     tokens: str = "1.75T"
     """How much text: 300M, 20B, 1.75T."""
     embedder: str = "minilm"
     """What makes the keys: a name in the catalogue, or the folder or hub id of a BERT-like model."""
+    like: str = ""
+    """A source, as `retro ingest` takes it, of text like that which is planned; empty: Python's own library.
+    How long documents are, and how much they are alike, changes what their neighbours cost."""
     machine: MachineConfig = field(default_factory=MachineConfig)
     """One of the machines that are to do it."""
     days: float = 7.0
@@ -82,14 +85,19 @@ def main(arguments: list[str]) -> None:
 
 def measured(options: Options) -> "Coefficients":
     """The coefficients of this machine, measured now or before."""
+    from retro.corpus.readers import read
     from retro.planning.calibration import calibrate
     from retro.planning.coefficients import keep_coefficients, place_of, read_coefficients
 
-    path = place_of(options.embedder)
+    like = options.like
+    if like and Path(like).exists():
+        like = str(Path(like).resolve())  # elsewhere another folder may have the same name
+    path = place_of(options.embedder, like)
     known = None if options.calibrate else read_coefficients(path)
     if known is None:
+        documents = read(options.like) if options.like else None
         with RichNarrator().progress("Measuring this machine with one core") as progress:
-            known = calibrate(options.embedder, progress)
+            known = calibrate(options.embedder, progress, documents)
         keep_coefficients(known, path)
     if not options.json:
         say(f"measured with one core of {known.processor} on {known.measured}, kept in {path}")

@@ -1,20 +1,23 @@
-"""A minute of measuring: the stages' own functions on a little real text, with one core."""
+"""Two minutes of measuring: the stages' own functions on a little real text, with one core.
 
-import math
+What is measured is the processor's time, so that it is the same beside other work.
+"""
+
 import platform
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import faiss
 import numpy as np
 import torch
 
-from retro import recipes
-from retro.config import CorpusConfig
+from retro.config import CorpusConfig, DatastoreConfig
+from retro.corpus.documents import Document
 from retro.corpus.encode import encode_text
 from retro.corpus.pack import pack
 from retro.corpus.readers import Problems, read_stdlib
@@ -23,25 +26,35 @@ from retro.corpus.text import write_text
 from retro.corpus.tokenizers import Tokenizer
 from retro.corpus.tokenizers.training import make_tokenizer
 from retro.corpus.tokens import TokenStore
-from retro.planning.coefficients import Coefficients
-from retro.planning.operations import training_operations
-from retro.planning.speed import seconds_of, time_training
+from retro.errors import DataError
+from retro.planning.coefficients import Coefficients, Decline, Line
+from retro.planning.index_costs import measure_indexes
+from retro.planning.speed import processor_seconds
+from retro.planning.training_costs import measure_training
 from retro.retrieval.chunks import ChunkTable
+from retro.retrieval.datastore import Datastore
+from retro.retrieval.datastore.build import build_datastore
 from retro.retrieval.embedder import open_embedder
-from retro.retrieval.index import Entries, make_index
+from retro.retrieval.finding import find_neighbours
+from retro.retrieval.index import Entries
 from retro.stages.executor import LocalExecutor
 from retro.stages.progress import Progress, no_progress
 
-TEXT_BYTES = 3_000_000
-"""Text of Python's own library that is ingested."""
+TEXT_BYTES = 8_000_000
+"""Text that is ingested."""
+LEAST_BYTES = 250_000
 VOCAB_SIZE = 8192
 CHUNK_LEN = 64
 EMBED_SECONDS = 10.0
-SIZES = (2048, 16384)
-"""Keys of the two graphs that are built: how their costs grow is taken from both."""
-FIRST = 1024
-CODE_BYTES = 32
-QUERIES = 256
+"""About how long keys are made."""
+FEW_CHUNKS = 256
+NUM_KEYS = 32_768
+"""The most keys that indexes are measured with."""
+FINDING_CHUNKS = 8192
+"""Chunks whose neighbours are found."""
+MOST_REPEATED = 0.9
+"""In a datastore of a few documents all searches would be."""
+ALONE = LocalExecutor(1)
 
 Result = TypeVar("Result")
 
@@ -49,62 +62,73 @@ Result = TypeVar("Result")
 def calibrate(
     embedder: str,
     progress: Progress = no_progress,
+    documents: Iterable[Document] | None = None,
     text_bytes: int = TEXT_BYTES,
-    sizes: tuple[int, int] = SIZES,
+    num_keys: int = NUM_KEYS,
 ) -> Coefficients:
-    """Measure this machine with one of its cores. Beside other busy processes it seems slower than it is."""
-    threads = torch.get_num_threads(), faiss.omp_get_max_threads()
-    torch.set_num_threads(1)
-    faiss.omp_set_num_threads(1)
-    try:
-        with tempfile.TemporaryDirectory(prefix="retro-plan-") as folder:
-            found = _measure_text(Path(folder), text_bytes, progress)
-            found |= _measure_keys(Path(folder), embedder, progress)
-        progress(3, 5, note="indexes")
-        found |= _measure_indexes(int(found["width"]), sizes)
+    """Measure this machine with one of its cores, on documents like those that are planned.
+
+    Without any, they are the modules of Python's own library.
+    """
+    with _one_thread(), tempfile.TemporaryDirectory(prefix="retro-plan-") as name:
+        folder = Path(name)
+        progress(0, 5, note="text")
+        found = _measure_text(folder, _beginning_of(documents or _shuffled_library(), text_bytes))
+        progress(1, 5, note=f"keys of {embedder}")
+        datastore, making = _measure_keys(folder, embedder)
+        keys = _keys_of_text(datastore, TokenStore.open(folder / "tokens" / "train"), num_keys)
+        progress(2, 5, note="indexes")
+        found |= making | measure_indexes(keys)
+        progress(3, 5, note="neighbours")
+        found |= _measure_finding(folder, datastore, found["scanning"])
         progress(4, 5, note="training steps")
-        run = recipes.get("tiny")
-        seconds = time_training(run.model, run.training).retro
-        found["train_speed"] = training_operations(run.model, run.training) / seconds
-    finally:
-        torch.set_num_threads(threads[0])
-        faiss.omp_set_num_threads(threads[1])
+        found |= measure_training(folder / "checkpoints", VOCAB_SIZE)
     progress(5, 5)
-    width = int(found.pop("width"))
     return Coefficients(
         embedder=embedder,
-        width=width,
+        width=keys.shape[1],
         processor=platform.processor() or platform.machine(),
         measured=datetime.now(UTC).strftime("%Y-%m-%d"),
         **found,
     )
 
 
-def _measure_text(folder: Path, text_bytes: int, progress: Progress) -> dict[str, float]:
-    """Read, cut and pack some files of the standard library."""
-    documents = []
-    size = 0
-    for document in read_stdlib():
-        documents.append(document)
-        size += len(document.text.encode())
-        if size >= text_bytes:
-            break
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads(), faiss.omp_get_max_threads()
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads[0])
+        faiss.omp_set_num_threads(threads[1])
+
+
+def _measure_text(folder: Path, documents: Sequence[Document]) -> dict[str, Any]:
+    """Read, cut and pack some documents, with tokenizers of two samples."""
+    size = sum(len(document.text.encode()) for document in documents)
+    if size < LEAST_BYTES:
+        raise DataError(
+            f"there are {size:,} bytes of text to measure with; expected at least {LEAST_BYTES:,}; "
+            "name a larger source"
+        )
     config = CorpusConfig(vocab_size=VOCAB_SIZE, valid_fraction=0.02, test_fraction=0.02)
-    alone = LocalExecutor(1)
-    progress(0, 5, note="reading")
     stream = Stream(iter(documents), Problems())
     text, reading = _timed(
-        lambda: write_text(lambda _: [stream], folder / "text", config, {}, alone, Problems())
+        lambda: write_text(lambda _: [stream], folder / "text", config, {}, ALONE, Problems())
     )
-    tokenizer = make_tokenizer(text, folder / "tokenizer", config)
-    progress(1, 5, note="cutting into tokens")
-    encoded, cutting = _timed(lambda: encode_text(text, folder / "tokenizer", folder / "encoded", alone))
+    quarter = replace(config, tokenizer_sample_bytes=size // 4)
+    _, learning_quarter = _timed(lambda: make_tokenizer(text, folder / "quarter", quarter))
+    tokenizer, learning = _timed(lambda: make_tokenizer(text, folder / "tokenizer", config))
+    encoded, cutting = _timed(lambda: encode_text(text, folder / "tokenizer", folder / "encoded", ALONE))
     corpus, packing = _timed(lambda: pack(encoded, tokenizer, folder / "tokens", config))
     num_tokens = sum(len(store.tokens) for store in corpus.stores().values())
     return {
         "bytes_per_token": size / num_tokens,
         "tokens_per_document": num_tokens / len(documents),
         "reading": reading / size,
+        "learning": Line.through((size / 4, size), (learning_quarter, learning)),
         "cutting": cutting / size,
         "packing": packing / size,
         "text_disk": _disk(folder / "text") / size,
@@ -112,90 +136,107 @@ def _measure_text(folder: Path, text_bytes: int, progress: Progress) -> dict[str
     }
 
 
-def _measure_keys(folder: Path, name: str, progress: Progress) -> dict[str, float]:
-    """Embed chunks of the same text, for some seconds."""
-    progress(2, 5, note=f"keys of {name}")
+def _shuffled_library() -> list[Document]:
+    """In an order by chance, as neighbouring files are alike."""
+    documents = list(read_stdlib())
+    return [documents[number] for number in np.random.default_rng(0).permutation(len(documents))]
+
+
+def _beginning_of(documents: Iterable[Document], num_bytes: int) -> list[Document]:
+    """As many as have so much text together."""
+    chosen: list[Document] = []
+    size = 0
+    for document in documents:
+        chosen.append(document)
+        size += len(document.text.encode())
+        if size >= num_bytes:
+            break
+    return chosen
+
+
+def _measure_keys(folder: Path, name: str) -> tuple[Datastore, dict[str, Any]]:
+    """Build datastores of a few chunks and of as many as some seconds allow; the larger one is given back."""
     store = TokenStore.open(folder / "tokens" / "train")
     tokenizer = Tokenizer.open(folder / "tokenizer")
     table = ChunkTable(store, CHUNK_LEN)
+    chosen = np.random.default_rng(0).permutation(len(table))[:FEW_CHUNKS]
+    texts = [tokenizer.decode(table.tokens(chunk).tolist()) for chunk in chosen]
     embedder = open_embedder(name)
-    order = np.random.default_rng(0).permutation(len(table))
-    texts = [tokenizer.decode(table.tokens(chunk).tolist()) for chunk in order[:QUERIES]]
-    embedder.embed(texts[:8])
-    done, seconds = 0, 0.0
-    while seconds < EMBED_SECONDS and done < 20 * QUERIES:
-        seconds += seconds_of(lambda: embedder.embed(texts))
-        done += len(texts)
-    return {"width": embedder.width, "embedding": seconds / done}
+    embedder.embed(texts[:8])  # what a library does once must not count
+    embedding = processor_seconds(lambda: embedder.embed(texts)) / len(texts)
+    config = DatastoreConfig(embedder=name, index="exact")
+
+    def build(num_chunks: int) -> tuple[Datastore, int, float]:
+        some = _beginning(store, num_chunks)
+        place = folder / f"datastore-{num_chunks}"
+        made, seconds = _timed(
+            lambda: build_datastore([some], folder / "tokenizer", place, config, executor=ALONE)
+        )
+        return made, len(ChunkTable(some, CHUNK_LEN)), seconds
+
+    _, few, few_seconds = build(FEW_CHUNKS)
+    many = min(len(table), 2 * few + round(EMBED_SECONDS / embedding))
+    datastore, number, seconds = build(many)
+    return datastore, {"keys": Line.through((few, number), (few_seconds, seconds)), "embedding": embedding}
 
 
-def _measure_indexes(width: int, sizes: tuple[int, int]) -> dict[str, float]:
-    """Two graphs, an exact index and one of compressed keys; the keys lie in groups as those of text do."""
-    rng = np.random.default_rng(0)
-    keys = _grouped(sizes[1] + QUERIES, width, rng)
-    queries = Entries(keys[sizes[1] :])
-    links, walks, disk = [], [], 0.0
-    for size in sizes:
-        graph = make_index("HNSW24", width, size)
-        links.append(seconds_of(lambda: graph.add(Entries(keys[:size]))) / size)  # noqa: B023
-        walks.append(seconds_of(lambda: graph.search(queries, 10)) / QUERIES)  # noqa: B023
-        with tempfile.TemporaryDirectory(prefix="retro-plan-") as folder:
-            graph.save(Path(folder))
-            disk = _disk(Path(folder)) / size
-    exact = make_index("exact", width, sizes[0])
-    exact.add(Entries(keys[: sizes[0]]))
-    pair = seconds_of(lambda: exact.search(queries, 10)) / QUERIES / sizes[0]
-    code, scan = _measure_codes(keys[: sizes[1]], queries.keys)
-    link, link_log = _grown(links, sizes)
-    walk, walk_log = _grown(walks, sizes)
-    return {
-        "pair": pair,
-        "link": link,
-        "link_log": link_log,
-        "walk": walk,
-        "walk_log": walk_log,
-        "graph_disk": disk,
-        "code": code,
-        "scan": scan,
-    }
+def _beginning(store: TokenStore, num_chunks: int) -> TokenStore:
+    """The first documents, of at least so many chunks."""
+    first = ChunkTable(store, CHUNK_LEN).first
+    return store.select(range(min(len(store), int(np.searchsorted(first, num_chunks)))))
 
 
-def _measure_codes(keys: np.ndarray, queries: np.ndarray) -> tuple[float, float]:
-    """Seconds to compress a key, and to compare a query with a compressed one."""
-    width = keys.shape[1]
-    index = faiss.IndexPQ(width, _largest_divisor(width, CODE_BYTES), 8)
-    # How well the centres fit changes nothing about the time that it takes to use them.
-    index.pq.cp.niter = 1
-    index.pq.cp.min_points_per_centroid = 1
-    index.train(keys.astype(np.float32))
-    code = seconds_of(lambda: index.add(keys.astype(np.float32))) / len(keys)
-    scan = seconds_of(lambda: index.search(queries.astype(np.float32), 10)) / len(queries) / len(keys)
-    return code, scan
+def _keys_of_text(datastore: Datastore, store: TokenStore, number: int) -> np.ndarray:
+    """Some keys: those of the datastore, or where an embedder is too slow for as many, others in their place.
+
+    These are sums of random vectors of the chunks' tokens, the rare ones the longest: as those of text they
+    lie the closer the more words they share.
+    """
+    segment = datastore.snapshot().segments[0]
+    table = ChunkTable(store, CHUNK_LEN)
+    number = min(number, len(table) - len(table) // 10)
+    if len(segment.keys) >= number:
+        return np.array(segment.keys[:number])
+    counts = np.bincount(np.asarray(store.tokens[:]), minlength=VOCAB_SIZE)
+    rarity = np.log(len(store.tokens) / np.maximum(counts, 1))
+    vectors = np.random.default_rng(0).normal(size=(len(counts), segment.keys.shape[1])) * rarity[:, None]
+    keys = np.stack([vectors[table.tokens(chunk)].sum(axis=0) for chunk in range(number)])
+    return (keys / np.linalg.norm(keys, axis=1, keepdims=True)).astype(np.float16)
 
 
-def _largest_divisor(width: int, most: int) -> int:
-    return next(number for number in range(min(width, most), 0, -1) if width % number == 0)
-
-
-def _grouped(number: int, width: int, rng: np.random.Generator) -> np.ndarray:
-    """Keys around centres, fifty to each."""
-    centres = rng.normal(size=(number // 50 + 1, width))
-    return (centres[rng.integers(len(centres), size=number)] + rng.normal(size=(number, width)) * 0.5).astype(
-        np.float16
+def _measure_finding(folder: Path, datastore: Datastore, scanning: Line) -> dict[str, Any]:
+    """How many searches the neighbours of a chunk take, and what they cost beside; by the first documents."""
+    num_keys = len(datastore)
+    store = _beginning(TokenStore.open(folder / "tokens" / "train"), min(num_keys, FINDING_CHUNKS))
+    _, seconds = _timed(lambda: find_neighbours(store, datastore, folder / "neighbours", executor=ALONE))
+    num_documents = datastore.snapshot().num_documents
+    (few, share_of_few), (many, share) = (
+        _repeated(datastore, number) for number in (max(1, num_documents // 4), num_documents)
     )
+    repeated = Decline.through((few, many), (share_of_few, share))
+    gathering = seconds / len(ChunkTable(store, CHUNK_LEN)) - scanning.at(num_keys) / (1 - share)
+    return {"repeated": repeated, "gathering": max(0.0, gathering)}
 
 
-def _grown(values: list[float], sizes: tuple[int, int]) -> tuple[float, float]:
-    """A cost at `FIRST` keys, and what every doubling adds, from two measurements."""
-    doublings = math.log2(sizes[1] / sizes[0])
-    step = max(0.0, (values[1] - values[0]) / doublings)
-    return max(values[0] - step * math.log2(sizes[0] / FIRST), values[0] / 2), step
+def _repeated(datastore: Datastore, num_documents: int) -> tuple[int, float]:
+    """The keys of the first documents, and the part of them that find too few of the other documents' among
+    twice as many as are wanted."""
+    snapshot = datastore.snapshot()
+    segment = snapshot.segments[0]
+    documents = segment.documents["number"][:num_documents]
+    num_keys = int((segment.places < num_documents).sum())
+    asked = slice(0, min(num_keys, FINDING_CHUNKS))
+    wanted = datastore.config.num_neighbours
+    _, found = snapshot.search(Entries(np.asarray(segment.keys[asked])), 2 * wanted, documents.tolist())
+    own = snapshot.content_hashes(np.asarray(segment.chunks[asked]))
+    of_others = (found >= 0) & (snapshot.content_hashes(found) != own[:, None])
+    return num_keys, min(MOST_REPEATED, float((of_others.sum(axis=1) < wanted).mean()))
 
 
 def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    started = time.perf_counter()
-    result = work()
-    return result, time.perf_counter() - started
+    results: list[Result] = []
+    seconds = processor_seconds(lambda: results.append(work()))
+    return results[0], seconds
 
 
 def _disk(folder: Path) -> int:

@@ -4,6 +4,7 @@ Times are of one core. Another machine's cores are taken to be as fast as these,
 faster they are.
 """
 
+import math
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,67 @@ from retro.errors import RetroError
 from retro.stages.files import make_fingerprint, read_object, write_json
 
 
+@dataclass(frozen=True)
+class Line:
+    """Seconds that grow with a number: some at once, and some for each."""
+
+    fixed: float
+    each: float
+
+    def at(self, number: float) -> float:
+        return self.fixed + self.each * number
+
+    @staticmethod
+    def through(numbers: tuple[float, float], seconds: tuple[float, float]) -> "Line":
+        """The line through two measurements; noise must not make any part of it negative."""
+        each = max(0.0, (seconds[1] - seconds[0]) / (numbers[1] - numbers[0]))
+        each = min(each, seconds[1] / numbers[1])
+        return Line(max(0.0, seconds[1] - each * numbers[1]), each)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A cost that grows as the logarithm of a size."""
+
+    size: float
+    cost: float
+    """At this size, and below."""
+    doubling: float
+    """What every doubling of the size adds."""
+
+    def at(self, size: float) -> float:
+        return self.cost + self.doubling * math.log2(max(size, self.size) / self.size)
+
+    @staticmethod
+    def through(sizes: tuple[float, float], costs: tuple[float, float]) -> "Growth":
+        """The growth between two measurements, which noise must not turn round."""
+        doubling = max(0.0, (costs[1] - costs[0]) / math.log2(sizes[1] / sizes[0]))
+        return Growth(sizes[0], costs[1] - doubling * math.log2(sizes[1] / sizes[0]), doubling)
+
+
+@dataclass(frozen=True)
+class Decline:
+    """A part that falls as a power of a size."""
+
+    size: float
+    part: float
+    """At this size, and below."""
+    power: float
+
+    def at(self, size: float) -> float:
+        return self.part * (self.size / max(size, self.size)) ** self.power
+
+    @staticmethod
+    def through(sizes: tuple[float, float], parts: tuple[float, float]) -> "Decline":
+        """The decline between two measurements, which noise must not turn round."""
+        if not 0 < parts[1] < parts[0]:
+            return Decline(sizes[0], parts[1], 0.0)
+        return Decline(sizes[0], parts[0], math.log(parts[0] / parts[1]) / math.log(sizes[1] / sizes[0]))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Coefficients:
-    """Measured on real text, keys of the embedder's width and a small RETRO; seconds are of one core."""
+    """Measured on real text and its keys, and with a small RETRO. Seconds are of one core."""
 
     embedder: str
     width: int
@@ -25,10 +84,13 @@ class Coefficients:
     processor: str
     measured: str
     """When."""
+
     bytes_per_token: float
     tokens_per_document: float
     reading: float
     """Seconds a byte of text takes to be read, cleaned and split."""
+    learning: Line
+    """Seconds that training the tokenizer takes by the bytes of its sample."""
     cutting: float
     """Seconds a byte takes to be cut into tokens."""
     packing: float
@@ -37,29 +99,52 @@ class Coefficients:
     """Bytes on disk for a byte of text, compressed, with what tells its documents."""
     token_disk: float
     """Bytes on disk for a token, as it is cut and as it is packed."""
+
+    keys: Line
+    """Seconds by the chunks whose keys are made and stored, once the embedder is open."""
     embedding: float
-    """Seconds a chunk takes to become a key."""
-    pair: float
-    """Seconds to compare two keys."""
-    link: float
-    """Seconds a key takes in a graph of 1,024 keys; `link_log` is added whenever the graph doubles."""
-    link_log: float
-    walk: float
-    """Seconds a query takes in a graph of 1,024 keys; `walk_log` is added whenever the graph doubles."""
-    walk_log: float
+    """Seconds of it that the embedder alone takes for a chunk."""
+
+    scanning: Line
+    """Seconds of a query by the keys that it is compared with, one by one; many queries go together."""
+    linking: Growth
+    """Seconds a key takes in a graph, on the average over its growth, by the size that it reaches."""
+    walking: Growth
+    """Seconds of a query in a graph, with the effort that tuning chose for it."""
+    graph_tuning: float
+    """Seconds that tuning a graph takes, beside its comparisons with all keys."""
     graph_disk: float
     """Bytes of a graph for a key, beside the key itself."""
-    code: float
-    """Seconds a key takes to be compressed into its list."""
-    scan: float
-    """Seconds to compare a query with a compressed key."""
+    coding: float
+    """Seconds a key takes to be compressed, once its list is found."""
+    listing: Growth
+    """Seconds it takes to find the list of a key, by the number of lists."""
+    tables: float
+    """Seconds to learn how keys are rotated and compressed, from a sample whose size is always the same."""
+    clustering: float
+    """Seconds to learn the lists, divided by their number to the power of 1.5: a sample of so many keys a
+    list is compared with the root of their number."""
+    visiting: float
+    """Seconds in which a query visits its lists, once they are found, and ranks again what they propose."""
+    compressed_tuning: float
+    """Seconds that tuning compressed keys takes, beside its comparisons with all of them."""
+    repeated: Decline
+    """Part of the searches that are repeated to look past the chunk's own document, by the number of keys."""
+    gathering: float
+    """Seconds a chunk takes beside its searches, to be looked up, sorted and stored."""
+
     train_speed: float
     """Floating point operations a second in training."""
+    updating: float
+    """Seconds a weight takes to be updated after a step."""
+    saving: float
+    """Seconds a weight takes in a checkpoint."""
 
 
-def place_of(embedder: str) -> Path:
-    """Where the coefficients of this machine and this version are kept."""
-    known = make_fingerprint(retro.__version__, platform.node(), platform.processor(), embedder)
+def place_of(embedder: str, like: str = "") -> Path:
+    """Where the coefficients of this machine and this version are kept, for text like that of a source."""
+    machine = (platform.node(), platform.processor())
+    known = make_fingerprint(retro.__version__, *machine, embedder, *([like] if like else []))
     return cache_dir() / "plan" / f"{known}.json"
 
 
@@ -70,7 +155,7 @@ def read_coefficients(path: Path) -> Coefficients | None:
     try:
         return from_dict(Coefficients, read_object(path, "measure again"), str(path))
     except RetroError:
-        return None  # of another version; measuring takes a minute
+        return None  # of another version; measuring takes two minutes
 
 
 def keep_coefficients(coefficients: Coefficients, path: Path) -> None:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from retro.config import ModelConfig, TrainingConfig
+from retro.config import CorpusConfig, ModelConfig, TrainingConfig
 from retro.config.machine import MachineConfig
 from retro.errors import ConfigError
 from retro.planning.coefficients import Coefficients
@@ -17,8 +17,9 @@ from retro.retrieval.index.compressed import KEYS_A_LIST
 from retro.retrieval.index.opening import EXACT_BELOW, HNSW_UP_TO
 
 HOUR = 3600.0
-POSTED = 64
-"""Lists of compressed keys that a query looks through."""
+SAMPLE_BYTES = CorpusConfig().tokenizer_sample_bytes
+TUNING_SCANS = 2 * 512
+"""Queries that tuning compares with all keys, to know what an approximate search should find."""
 CODE_BYTES = 32 + 8
 """A compressed key with its number."""
 LINK_BYTES = 8
@@ -34,13 +35,16 @@ PAPER_SECONDS = 0.010
 PAPER_TOKENS = 1.75e12
 ASSUMPTIONS = (
     "cores are as fast as the one that was measured, times --machine.speed, and are all busy",
-    "documents, and what the tokenizer makes of their text, are like those that were measured",
+    "documents, and what the tokenizer makes of them, are like those that were measured (--like): where "
+    "documents are longer, neighbours take more searches to look past the chunk's own",
+    f"the tokenizer is trained on at most {SAMPLE_BYTES / 1e6:.0f} MB, to as many tokens as the one measured",
     f"the index is chosen by the number of all keys and searched as one: exact below {EXACT_BELOW:,}, a "
     f"graph up to {HNSW_UP_TO:,}, compressed keys beyond",
-    f"compressed keys lie in lists of {KEYS_A_LIST}, of which a query looks through {POSTED}; training the "
-    "lists, and reading the candidates' keys from disk to rank them again, is not counted",
+    "tuning chooses the effort that it chose for the keys that were measured",
+    f"compressed keys lie in lists of {KEYS_A_LIST}; a list is found in time that grows as the logarithm of "
+    "their number; reading the candidates' keys from disk to rank them again costs nothing",
     "training is bound by arithmetic, at the speed of a small model on one core; the network costs nothing",
-    "storage is as quick as is needed, and nothing is kept twice",
+    "storage is as quick as is needed, and nothing is kept twice; starting a command is not counted",
 )
 
 
@@ -94,32 +98,70 @@ def index_kind(num_keys: float) -> str:
     return "graph" if num_keys <= HNSW_UP_TO else "compressed"
 
 
+def ingest_seconds(known: Coefficients, num_bytes: float) -> float:
+    """Seconds to make tokens of so much text, and first a tokenizer."""
+    each = known.reading + known.cutting + known.packing
+    return known.learning.at(min(num_bytes, SAMPLE_BYTES)) + num_bytes * each
+
+
 def build_seconds(known: Coefficients, num_keys: float) -> float:
-    """Seconds that an index of so many keys takes to build."""
+    """Seconds that an index of so many keys takes to build and to tune."""
     kind = index_kind(num_keys)
     if kind == "exact":
         return 0.0
-    if kind == "compressed":
-        return num_keys * known.code
-    # The graph grows while it is built: the mean over its life is one doubling less than its end.
-    return num_keys * (known.link + known.link_log * (_doublings(num_keys) - 1))
+    comparing = TUNING_SCANS * known.scanning.at(num_keys)
+    if kind == "graph":
+        return num_keys * known.linking.at(num_keys) + known.graph_tuning + comparing
+    num_lists = num_keys / KEYS_A_LIST
+    learning = known.tables + known.clustering * num_lists**1.5
+    coding = num_keys * (known.coding + known.listing.at(num_lists))
+    return learning + coding + known.compressed_tuning + comparing
 
 
 def search_seconds(known: Coefficients, num_keys: float) -> float:
     """Seconds that a query with a key takes."""
     kind = index_kind(num_keys)
     if kind == "exact":
-        return num_keys * known.pair
-    if kind == "compressed":
-        # First the nearest lists, which lie in a graph of their own, and then what is in them.
-        num_lists = num_keys / KEYS_A_LIST
-        return known.walk + known.walk_log * _doublings(num_lists) + POSTED * KEYS_A_LIST * known.scan
-    return known.walk + known.walk_log * _doublings(num_keys)
+        return known.scanning.at(num_keys)
+    if kind == "graph":
+        return known.walking.at(num_keys)
+    return known.listing.at(num_keys / KEYS_A_LIST) + known.visiting
 
 
-def _doublings(number: float) -> float:
-    """From 1,024 on."""
-    return max(0.0, math.log2(number / 1024))
+def finding_seconds(known: Coefficients, num_chunks: float) -> float:
+    """Seconds that the neighbours of all chunks take."""
+    # Of the searches that are made once more about as large a part is made again.
+    searches = 1 / (1 - known.repeated.at(num_chunks))
+    return num_chunks * (searches * search_seconds(known, num_chunks) + known.gathering)
+
+
+def training_seconds(known: Coefficients, model: ModelConfig, training: TrainingConfig) -> float:
+    """Seconds of all steps, with the validations and checkpoints among them."""
+    weights = all_weights(model)
+    batch = training.batch_size * training.seq_len
+    step = batch * training_operations(model, training) / known.train_speed + weights * known.updating
+    # Read with the neighbours and without, if there are any.
+    read = [model, model.baseline()] if model.uses_retrieval else [model]
+    operations = sum(forward_operations(one, training.seq_len, training.num_neighbours) for one in read)
+    validation = training.validate_batches * batch * operations / known.train_speed
+    saves = due(training.num_steps, training.checkpoint_every)
+    validations = due(training.num_steps, training.validate_every, training.checkpoint_every)
+    validations += int(training.validate_first)
+    return training.num_steps * step + validations * validation + saves * weights * known.saving
+
+
+def due(num_steps: int, *every: int) -> int:
+    """After how many steps something is done that is done so often, and after the last."""
+    both = math.lcm(*every)
+    before = num_steps - 1
+    number = sum(before // steps for steps in every)
+    return number - (before // both if len(every) > 1 else 0) + 1
+
+
+def all_weights(model: ModelConfig) -> int:
+    """With those of the tokens' vectors."""
+    decoder, encoder = num_weights(model)
+    return decoder + encoder + model.vocab_size * model.d_model
 
 
 def plan_costs(
@@ -139,28 +181,26 @@ def plan_costs(
     # Exact search and graphs hold the keys, graphs in float32; those of compressed ones stay on disk.
     index_memory = {"exact": keys, "graph": index_disk + 2 * keys, "compressed": index_disk}[kind]
     search = search_seconds(known, num_chunks)
-    trained = training.num_steps * training.batch_size * training.seq_len
-    decoder, encoder = num_weights(model)
-    weights = decoder + encoder + model.vocab_size * model.d_model
+    weights = all_weights(model)
     answer = forward_operations(model, training.seq_len, training.num_neighbours) / known.train_speed
     stages = (
         StageCost(
             "ingest",
-            num_bytes * (known.reading + known.cutting + known.packing),
+            ingest_seconds(known, num_bytes),
             num_bytes * known.text_disk + num_tokens * known.token_disk,
             num_tokens / known.tokens_per_document * DOCUMENT_BYTES,
         ),
-        StageCost("keys", num_chunks * known.embedding, keys, 0.0),
+        StageCost("keys", known.keys.at(num_chunks), keys, 0.0),
         StageCost("index", build_seconds(known, num_chunks), index_disk, index_memory),
         StageCost(
             "neighbours",
-            num_chunks * search,
+            finding_seconds(known, num_chunks),
             num_chunks * num_neighbours * LINK_BYTES,
             index_memory + num_chunks * CHUNK_BYTES,
         ),
         StageCost(
             "training",
-            trained * training_operations(model, training) / known.train_speed,
+            training_seconds(known, model, training),
             weights * STATE_BYTES,
             weights * STATE_BYTES,
         ),

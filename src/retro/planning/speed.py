@@ -1,5 +1,6 @@
 """How fast this machine is: a few batches of the embedder, a small index, a few training steps."""
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -86,6 +87,21 @@ def seconds_of(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
+def processor_seconds(work: Callable[[], object]) -> float:
+    """How long a processor was at it, in this process and those that it waited for.
+
+    Other work beside it is not counted, though it takes some of the caches.
+    """
+    started = _processor_time()
+    work()
+    return _processor_time() - started
+
+
+def _processor_time() -> float:
+    children = os.times()
+    return time.process_time() + children.children_user + children.children_system
+
+
 def time_training(model: ModelConfig, training: TrainingConfig) -> TokenTimes:
     """Steps of the baseline and of RETRO on random tokens, which take as long as real ones."""
     keep_freed_memory()
@@ -94,13 +110,13 @@ def time_training(model: ModelConfig, training: TrainingConfig) -> TokenTimes:
 
 
 def _time_model(config: ModelConfig, training: TrainingConfig) -> float:
-    step = _step(config, training)
+    step = training_step(config, training, SEQUENCES)
     step()
     seconds = statistics.median(seconds_of(step) for _ in range(ROUNDS))
     return seconds / (SEQUENCES * training.seq_len)
 
 
-def _step(config: ModelConfig, training: TrainingConfig) -> Callable[[], None]:
+def training_step(config: ModelConfig, training: TrainingConfig, sequences: int) -> Callable[[], None]:
     """One training step of a fresh model."""
     device = best_device()
     model = make_model(config).to(device).train()
@@ -112,9 +128,9 @@ def _step(config: ModelConfig, training: TrainingConfig) -> Callable[[], None]:
         # From 3 on, past padding, unknown and end.
         return torch.randint(3, config.vocab_size, shape, device=device)
 
-    inputs = [random(SEQUENCES, training.seq_len), random(SEQUENCES, training.seq_len)]
+    inputs = [random(sequences, training.seq_len), random(sequences, training.seq_len)]
     if config.uses_retrieval:
-        shape = (SEQUENCES, chunks, training.num_neighbours)
+        shape = (sequences, chunks, training.num_neighbours)
         inputs += [random(*shape, config.retrieved_len), torch.ones(shape, dtype=torch.bool, device=device)]
 
     def step() -> None:
