@@ -55,6 +55,23 @@ class Growth:
 
 
 @dataclass(frozen=True)
+class Visits:
+    """Seconds of a search that visits more lists of compressed keys the more keys there are."""
+
+    keys: float
+    """Among which it was measured."""
+    lists: float
+    """That tuning had it visit then."""
+    seconds: Line
+    """By the number of lists: what they propose is ranked again, however many they are."""
+
+    def at(self, num_keys: float, power: float, most: float) -> float:
+        """For the same recall among more keys, as long as tuning lets a search visit so many lists."""
+        lists = self.lists * (max(num_keys, self.keys) / self.keys) ** power
+        return self.seconds.at(min(lists, max(most, self.lists)))
+
+
+@dataclass(frozen=True)
 class Decline:
     """A part that falls as a power of a size."""
 
@@ -124,8 +141,8 @@ class Coefficients:
     clustering: float
     """Seconds to learn the lists, divided by their number to the power of 1.5: a sample of so many keys a
     list is compared with the root of their number."""
-    visiting: float
-    """Seconds in which a query visits its lists, once they are found, and ranks again what they propose."""
+    visiting: Visits
+    """Of a query that visits its lists, once the nearest is found, and ranks again what they propose."""
     compressed_tuning: float
     """Seconds that tuning compressed keys takes, beside its comparisons with all of them."""
     repeated: Decline

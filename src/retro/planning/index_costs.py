@@ -7,7 +7,7 @@ from typing import Any
 import faiss
 import numpy as np
 
-from retro.planning.coefficients import Growth, Line
+from retro.planning.coefficients import Growth, Line, Visits
 from retro.planning.cost import TUNING_SCANS
 from retro.planning.speed import processor_seconds
 from retro.retrieval.index import Entries
@@ -81,9 +81,21 @@ def _measure_compressed(keys: np.ndarray, scanning: Line) -> dict[str, Any]:
         "listing": listing,
         "tables": max(0.0, training - clustering * index.num_lists**1.5),
         "clustering": clustering,
-        "visiting": max(0.0, _time_search(index) - find_list),
+        "visiting": _measure_visiting(index, find_list),
         "compressed_tuning": max(0.0, tuning - TUNING_SCANS * scanning.at(len(keys))),
     }
+
+
+def _measure_visiting(index: CompressedIndex, find_list: float) -> Visits:
+    """Searches as they were tuned, and with half as many lists."""
+    lists = index.effort
+    fewer = max(1, lists // 2)
+    seconds = []
+    for number in (fewer, lists):
+        index.effort = number
+        seconds.append(max(0.0, _time_search(index) - find_list))
+    line = Line.through((fewer, lists), (seconds[0], seconds[1])) if lists > 1 else Line(seconds[1], 0.0)
+    return Visits(len(index), lists, line)
 
 
 def _measure_clustering(width: int) -> float:
