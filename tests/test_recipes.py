@@ -49,6 +49,12 @@ def test_what_the_log_found_better_is_a_recipe_beside_the_paper_s() -> None:
     assert replace(without.training, leave_out=0.0) == paper.training
 
 
+def test_words_find_neighbours_where_that_is_better() -> None:
+    paper, words = recipes.get("tiny"), recipes.get("tiny-bm25")
+    assert (words.datastore.index, words.datastore.embedder) == ("bm25", "static")
+    assert (words.model, words.training, words.corpus) == (paper.model, paper.training, paper.corpus)
+
+
 APPENDIX = {
     # d_model, d_ffw, heads, head size, layers, P, batch, rate, least rate, steps
     "paper-172m": (896, 3584, 16, 64, 12, (6, 9, 12), 256, 2e-4, 2e-5, 800_000),
