@@ -144,6 +144,12 @@ def test_only_a_workspace_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["mirror", "push", WORK, "--folder", str(tmp_path)]) == 1
     assert "is neither a workspace nor a mirror of memory://bucket/work; expected" in capsys.readouterr().err
     assert RemoteFolder(WORK).names("") == {}
+    # What a command that was killed has left in a mirror is sent, though it is no workspace yet.
+    mirror = Mirror(WORK, tmp_path / "begun")
+    with mirror.held(), mirror.locked():
+        (tmp_path / "begun/text.partial").mkdir()
+        (tmp_path / "begun/text.partial/0").write_text("half")
+    assert main(["mirror", "push", WORK, "--folder", str(tmp_path / "begun")]) == 0
 
 
 def test_a_lock_is_shown_and_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

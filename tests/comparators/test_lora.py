@@ -36,7 +36,8 @@ def test_it_adds_to_what_is_run_through_and_not_to_the_output(make: Any, count: 
         before = model(tokens)
         with lora.attached():
             # Our own model takes maps that nothing listens to as one product: the same but for rounding.
-            torch.testing.assert_close(model(tokens), before, rtol=1e-12, atol=1e-12)
+            rounding = 1e-12 if isinstance(model, Retro) else 0.0
+            torch.testing.assert_close(model(tokens), before, rtol=rounding, atol=rounding)
             for up in lora.up:
                 up.normal_()
             after = model(tokens)

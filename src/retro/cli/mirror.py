@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
         files = counted(len(state.contents), "file")
         CONSOLE.print(f"{folder} is at state {state.number} of {mirror.address}: {files}", soft_wrap=True)
     else:
-        if not (mirror.record.number or holds_workspace(folder)):
+        if not (mirror.is_known or holds_workspace(folder)):
             raise ConfigError(
                 f"{folder} is neither a workspace nor a mirror of {mirror.address}; expected one of them, as "
                 "all of its files would be sent; name it with --folder"

@@ -121,6 +121,11 @@ class Mirror:
             self._record = found
         return self._record
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the folder was a mirror of this address before, however little has become of it."""
+        return not (self.record.number == 0 and self._is_new)
+
     # Pulling
 
     def pull(self, creates: bool = False, is_alone: bool = True, drop: bool = False) -> State:
